@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     day.add_options(asked, _add_run)
-    for word, text in (("show", "print what rows say"), ("run", "measure the missing")):
+    for word, text in (("show", "answer by the rows"), ("run", "measure missing rows")):
         asking = commands.add_parser(word, help=text)
         questions = asking.add_subparsers(dest="question", required=True)
         for name in (*QUESTIONS, *STUDIES, "allocations", "gpu"):
@@ -88,10 +88,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(parser: Any) -> None:
-    text = "emulated: of each trial's own; real: the one that is here"
+    text = "emulated: one for each trial; real: this machine's card"
     cards = ("emulated", "real")
     parser.add_argument("--card", choices=cards, default="emulated", help=text)
-    text = "ends after so many; call it again, and it goes on"
+    text = "minutes after which the run ends; call it again to go on"
     parser.add_argument("--minutes", type=float, default=float("inf"), help=text)
     text, folder = "where trials leave results and logs", _BUILD / "experiments"
     parser.add_argument("--folder", type=Path, default=folder, help=text)
@@ -137,7 +137,7 @@ def _run(options: Any) -> int:
     try:
         _all(works, options.jobs)
     except OutOfTimeError:
-        Console().print("No time for all: run the same command again.")
+        Console().print("Rows are missing: run the same command again.")
     if options.question != "gpu":
         return 0
     return pages.print_answer(module.answer(book.rows))  # 1 where a claim fails
@@ -155,7 +155,7 @@ def _day(options: Any) -> int:
     try:
         day.run(options, folder)
     except OutOfTimeError:
-        Console().print("No time for all: run the same command again.")
+        Console().print("Rows are missing: run the same command again.")
     found = real_cards.answer(folder)
     return 2 if found is None else pages.print_answer(found)
 

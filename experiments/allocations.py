@@ -51,7 +51,7 @@ def answer(rows: Rows) -> Answer:
     unlike = [(row, one) for row in compared for one in row["allocations"]["unlike"]]
     ops = sum(row["allocations"]["ops"] for row in compared)
     text = f"{ops - len(unlike)} of {ops:,} ops of {len(compared)} planned steps took "
-    text += "the memory that was expected of them, within 64 KiB"
+    text += "the expected memory, within 64 KiB"
     verdicts: list[Verdict] = [(not unlike, text)]
     kinds: dict[str, list[Any]] = defaultdict(list)
     for row, one in unlike:
@@ -60,8 +60,8 @@ def answer(rows: Rows) -> Answer:
     body = [_line(kind, found) for kind, found in kinds.items()]
     names = ["model", "ops", "unlike", "expected", "logged", "peak over its promise"]
     return Answer(
-        finding=f"{text}. The rest of {len(planned)} models: "
-        f"{len(planned) - len(compared)} had no plan to compare.",
+        finding=f"{text}. {len(planned) - len(compared)} of {len(planned)} models had "
+        "no plan to compare.",
         table=("Ops that took other memory", columns, body),
         more=[("Each model", names, [_model(row) for row in planned])],
         verdicts=verdicts,

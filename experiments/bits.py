@@ -157,8 +157,8 @@ def answer(rows: Rows) -> Answer:
     verdicts: list[Claim] = [(not others, f"{text}bits, on emulated cards, once each")]
     text = f"{sum(broken.values())} of {len(every)} trainings failed"
     text += ": " * bool(broken) + ", ".join(f"{n} {end}" for end, n in broken.items())
-    text += f"; besides these {ends[Outcome.REFUSED]} were refused, and in {SPARE} "
-    text += "times the least budget that was named they trained"
+    text += f"; {ends[Outcome.REFUSED]} more were refused, and trained in {SPARE} "
+    text += "times the least budget of the refusal"
     verdicts += [(not broken, text), _asked(found)]
     text = (
         f"{sentences(verdicts)} These are {len(every)} trainings of {len(judged)} "
@@ -194,7 +194,7 @@ def _asked(found: Mapping[str, Sequence[Verdict]]) -> Claim:
     text = (
         f"of {len(kinds)} models that were never refused {len(asked)} were asked for "
     )
-    text += f"their least budget; {SPARE} times it failed for {failed}"
+    text += f"their least budget; {failed} of these failed in {SPARE} times that budget"
     made = commits([verdict.row for verdict in asked])
     text += f" (rows by commit: {made})" if made else ""
     return not failed and len(asked) == len(kinds), text

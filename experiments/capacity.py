@@ -162,7 +162,7 @@ def answer(rows: Rows) -> Answer:
         more=[("Each way", names, full)],
         verdicts=verdicts,
         panels=[panels] if panels else (),
-        headline="The largest size that trains in one memory, over plain Keras's",
+        headline="The largest size that trains in the same memory, over plain Keras's",
     )
 
 
@@ -215,6 +215,6 @@ def _panel(
         )
         for way in sorted(best, key=lambda way: times[way])
     ]
-    x = ("voxels" if subject.knob == "size" else "batch") + ", over plain Keras's, as "
-    x += "seconds are"
+    x = "voxels" if subject.knob == "size" else "batch"
+    x += " and seconds, over plain Keras's"
     return Panel(title=subject.title, x=x, bars=bars, level=1.0)

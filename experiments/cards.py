@@ -149,10 +149,10 @@ def answer(rows: Rows) -> Answer:
         f"one process each, rows by commit: {commits(shown)}. {len(planned)} trainings "
         f"have a plan, {len(planned) - len(shown)} of them no plain step of their "
         f"commit, and so no ratio. IBM's rule was run for {theirs} of {ours} pairs of "
-        "card and model. IBM's epochs stand beside ours as they are. Its "
-        "kernels were slower than ours, its link was not (on x86 10.9 and 11.7 GB/s, "
-        "here 12). So two ratios that are near show nothing, and the last line says "
-        f"what slower kernels alone would make of ours. {text[:1].upper()}{text[1:]}."
+        "card and model. IBM's epochs stand beside ours as they are. IBM's "
+        "kernels were slower than ours, IBM's link was not (on x86 10.9 and 11.7 GB/s, "
+        "here 12). So near ratios show nothing; the table's last line has our ratio "
+        f"with kernels as slow as IBM's. {text[:1].upper()}{text[1:]}."
     )
     names = ["", "x86", "IBM's rule, run dry", "AC922", "IBM's rule, run dry"]
     columns = ["card", "model", "way", "budget", "step", "over plain Keras"]

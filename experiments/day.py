@@ -67,14 +67,14 @@ _TRACED = ("efficientnetb0", "gru", "seq2seq", "float16_cnn", "llama")
 def add_options(parser: argparse.ArgumentParser, run_options: Any) -> None:
     """Add the options of the command; `run_options` adds options of all questions."""
     run_options(parser)
-    text = "a folder, by default the card's in experiments/results"
+    text = "folder of the rows; by default the card's in experiments/results"
     parser.add_argument("--results", type=Path, help=text)
-    text = "on which a day without a real card is predicted"
+    text = "dry card that predicts a day without a real card"
     parser.add_argument("--preset", choices=PRESETS, default="h100-sxm", help=text)
     parser.add_argument("--small", action="store_true", help="tiny models: a rehearsal")
     text = "trials at once; by default two less than there are cores"
     parser.add_argument("--slots", type=int, help=text)
-    parser.add_argument("--only", nargs="*", default=[""], help="steps that begin so")
+    parser.add_argument("--only", nargs="*", default=[""], help="first words of steps")
 
 
 def run(options: Any, folder: Path) -> None:

@@ -137,7 +137,7 @@ def _failed_of(row: Row, plain: Row) -> list[str]:
     failed = [f"{name} has other {what} than plain Keras" for what in other]
     if row["peak_bytes"] > row["memory_bytes"]:
         used = format_bytes(row["peak_bytes"])
-        failed.append(f"{name} used {used}, more than there is")
+        failed.append(f"{name} used {used}, more than its limit")
     if not row["report"]["swap_count"] and not row["report"]["recomputed_ops"]:
         failed.append(f"{name} moved and repeated nothing: it fits by itself")
     return failed
@@ -196,7 +196,7 @@ def _draw(rows: Rows, path: Path) -> None:
     least = report["lower_bound_bytes"] + always
     own, ours = (format_bytes(row["peak_bytes"]) for row in (rows[0], planned))
     device = f"on the device; dashed: its {format_bytes(size)}; no plan's peak can be "
-    device += f"below {format_bytes(least)}, the largest op and what is always there"
+    device += f"below {format_bytes(least)}, the largest op and persistent tensors"
     x, y = "ops of the step so far, in the order of execution", "MiB, predicted"
     draw_panels(
         [

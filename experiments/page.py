@@ -45,7 +45,7 @@ _INTRODUCTION = f"""\
 # Results
 
 Eight questions; each with rows has a finding, a figure, a small table, and a full
-table on a page of its own. All is computed from the rows in `experiments/results`."""
+table on a page of its own. All numbers are computed from `experiments/results`."""
 _NEVER = """\
 - Never tested: a real GPU. All times are of emulated cards, without XLA.
 - Never tested: several machines, hours of training."""
@@ -55,10 +55,10 @@ Keras's default on a GPU, was not run on emulated cards. *The callback* is a tra
 with `LMSCallback`, *IBM's rule* one with `LMSCallback(thresholds={})`, tuned as IBM's
 TFLMS did; *serialised*: with every copy waited for. A *card* is emulated
 ([how](emulation.md)): TensorFlow's own GPU runtime and allocator above a driver of host
-memory; a *dry* one computes nothing, and a kernel takes what a data sheet says. A
+memory; a *dry* card computes nothing, and its kernels take times by a data sheet. A
 *step* is the median of one process; an interval is over processes. A loss counts from
 one process on; a win of fewer than three, or whose intervals cross, is *undecided*. The
-numbers behind commits are rows. In figures hollow points are predictions, and crosses
+numbers behind commits count rows. In figures hollow points are predictions, and crosses
 are failures.
 
 **Times of an emulated card leave out:**
@@ -71,9 +71,9 @@ are failures.
 - contention: copies slow down no kernels, and no other card shares the link;
 - pinning of host memory, NUMA, and clocks that fall under load."""
 _BESIDE = """\
-## Beside them
+## Two studies
 
-Two studies of the case study have rows of their own: \
+The case study has two studies with rows of their own: \
 [larger volumes](results/dice.md) and [sums over volumes](results/sums.md)."""
 _OUTCOME = {True: "Holds", False: "Fails", None: "Undecided"}
 _REAL = (
@@ -134,7 +134,7 @@ def check_or_write(*, check: bool) -> int:
     old = [p for p, text in wanted.items() if not p.exists() or p.read_text() != text]
     if check:
         for path in old:
-            sys.stderr.write(f"{path} is not what the rows say. Run `{_COMMAND}`.\n")
+            sys.stderr.write(f"{path} is stale. Run `{_COMMAND}`.\n")
         return int(bool(old))
     for path in old:
         write_text(path, wanted[path])

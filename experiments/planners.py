@@ -119,8 +119,8 @@ def answer(rows: Rows) -> Answer:
         text = (
             f"{words} {len(ours[way])} drawn steps of at most {_OPS[1]} ops take "
             f"{middle:.2f} times the least possible seconds in the median, "
-            f"{ours[way][-1]:.2f} at worst; {above} take more than {_GOAL}, which was "
-            "wanted of the median"
+            f"{ours[way][-1]:.2f} at worst; {above} take more than {_GOAL}, the goal "
+            "of the median"
         )
         verdicts.append((middle <= _GOAL, text))
     columns = ["planner", "bound", "steps", "solved", "median", "90th percentile"]

@@ -25,8 +25,8 @@ SETTINGS: dict[str, Any] = {}
 _MEDIAN, _WORST, _RUNS = 0.01, 0.03, 300  # errors of peaks, and trainings wanted
 _TIME, _DRY_TIME = 0.2, 0.1  # errors of steps: on this machine, and on dry cards
 _SAME = (
-    " Plan and dry card take an op's time from one data sheet: that shows how well the "
-    "simulator plays TensorFlow's scheduling, not that a real card's step is foreseen."
+    " Plan and dry card take an op's time from one data sheet: this shows how well the "
+    "simulator plays TensorFlow's scheduling, not how well it predicts a real card."
 )
 _DRY = ("cards", "cost")  # questions whose cards are dry and run in slow motion
 
@@ -62,7 +62,7 @@ def answer(rows: Rows) -> Answer:
     text = f"{above} of {len(peaks)} trainings used more memory than predicted"
     verdicts: list[Verdict] = [(not above, text)]
     text = f"predicted peaks are off by {median(sizes):.1%} in the median, "
-    text += f"{sizes[-1]:.0%} at worst; wanted {_MEDIAN:.0%} and {_WORST:.0%}"
+    text += f"{sizes[-1]:.0%} at worst; goals {_MEDIAN:.0%} and {_WORST:.0%}"
     verdicts.append((median(sizes) <= _MEDIAN and sizes[-1] <= _WORST, text))
     text = f"{anew} further trainings ran out of memory and were replanned"
     verdicts.append((not anew, text))

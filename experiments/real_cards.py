@@ -96,7 +96,7 @@ def answer(folder: Path) -> Answer | None:
     if own:
         claims = gpu.answer(own).verdicts
         fails = [text[:90] for holds, text in claims if holds is False]
-        text = f"of {len(claims)} claims on its mechanisms {len(fails)} fail"
+        text = f"of {len(claims)} claims on the card's mechanisms {len(fails)} fail"
         text += f": {'; '.join(fails)}" if fails else ""
         verdicts.append((not fails, text))
     verdicts += [_same_bits(compared)] if compared else ()
@@ -199,8 +199,8 @@ def _kept(measured: _Trainings) -> Iterator[Verdict]:
     above = sum(one > 0 for one in offs)
     text = f"of `capacity` and `cost`, {above} of {len(offs)} peaks are above the "
     text += "promise; all lie within "
-    text += f"{max(map(abs, offs)):.1%} of it; {len(anew)} trainings more ran out of "
-    yield not above, f"{text}memory and were planned anew"
+    text += f"{max(map(abs, offs)):.1%} of it; {len(anew)} more trainings ran out of "
+    yield not above, f"{text}memory and were replanned"
     times = [_fastest(row) / one for row in rows if (one := _promise(row))]
     if times:
         text = f"steps take {min(times):.2f} to {max(times):.2f} times the promise"
@@ -236,8 +236,8 @@ def _foretold(measured: _Trainings, dry: _Trainings) -> Verdict:
         sorted(read(one) / read(other) for one, other in pairs)
         for read in (_peak, _fastest)
     )
-    text = f"of {len(pairs)} trainings that a dry card foretold, peaks are "
-    text += f"{peaks[0]:.2f} to {peaks[-1]:.2f} times what it said, steps "
+    text = f"of {len(pairs)} trainings that a dry card predicted, peaks are "
+    text += f"{peaks[0]:.2f} to {peaks[-1]:.2f} times the prediction, steps "
     return None, f"{text}{steps[0]:.2f} to {steps[-1]:.2f} times"
 
 

@@ -23,7 +23,7 @@ _BUILD = Path("build")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, show, or write.
+    """Run a question, show its rows, or write the page.
 
     The exit status is 1 if a verdict does not hold or the page is not current, 2 if
     there is nothing to show, 3 if there is no card.

@@ -13,7 +13,7 @@ __all__ = ["Step", "run_all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One trial, or a few that follow each other.
+    """A trial, or a few trials in sequence.
 
     Args:
         name: The step's name in `needs` of other steps.

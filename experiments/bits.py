@@ -182,7 +182,7 @@ def answer(rows: Rows) -> Answer:
 
 
 def _asked(found: Mapping[str, Sequence[Verdict]]) -> Claim:
-    """State the claim: never refused models, asked for a least budget, train in it."""
+    """State the claim that never refused models name a least budget that works."""
     kinds = {
         model: {v.row["kind"]: v for v in own}
         for model, own in found.items()

@@ -172,7 +172,7 @@ def _print_table(rows: Rows, console: Console) -> None:
 
 
 def _draw(rows: Rows, path: Path) -> None:
-    """Draw memory over a step of plain Keras, and of the callback in half of it."""
+    """Draw memory over a step of plain Keras, and of the callback in half."""
     planned, report = rows[2], rows[2]["report"]
     size, always = planned["memory_bytes"], report["persistent_bytes"]
     curves = planned["curves"]

@@ -114,7 +114,7 @@ class _Drawing:
         self._tape.append(backward)
 
     def _op(self, kind: str, size: Bytes, *inputs: str, **facts: Any) -> str:
-        """Add an op; returns the name of what it makes."""
+        """Add an op; return the name of its output."""
         name = f"{kind}_{len(self._ops)}"
         output = Tensor(name=f"{name}:0", size=size)
         self._sizes[output.name] = size

@@ -40,7 +40,7 @@ _MARKERS |= {"cold, in 0.8": "^", "warm, in 0.8": "s"}
 
 
 def measure(book: Book, model: str, options: Any) -> None:
-    """Train in rounds."""
+    """Train one model in rounds: plain Keras, cold, warm."""
     for repeat in range(1, options.repeats + 1):
         key = {"model": model, "repeat": repeat}
         known: dict[str, Any] = {"model": model, "steps": 2, "deterministic": False}

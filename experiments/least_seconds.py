@@ -197,7 +197,7 @@ class _Programme:
         self._rule({("in+", *here): 1, ("room", *after): -1})
 
     def _moving(self, stage: int, op: int) -> None:
-        """Add rules: only present tensors are copied out, only copied ones back in."""
+        """Add rules: present tensors are copied out, copied-out tensors back in."""
         here, after, before = (stage, op), (stage + 1, op), (stage - 1, op)
         present = {("room", *here): -1, ("run", *here): -1}
         self._rule({("out", *here): 1, ("out+", *here): 1, **present})

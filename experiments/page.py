@@ -88,7 +88,7 @@ def module_of(name: str) -> Any:
 
 
 def answer_of(name: str, path: Path | None = None) -> Answer | None:
-    """Answer a question by a file's rows, or the committed ones; None without rows."""
+    """Answer a question by a file's or the committed rows; None without rows."""
     path = path or RESULTS / f"{name}.jsonl"
     if name == "predictions" and not path.exists():
         rows: Sequence[Any] = predictions.all_rows()

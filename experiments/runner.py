@@ -165,7 +165,7 @@ class Book:
 
 
 def measured(trial: Trial, book: Book, stem: str) -> dict[str, Any]:
-    """Run a trial in a process, or in one for each worker, and return its row.
+    """Run a trial in a process for each worker, and return its row.
 
     Raises:
         OutOfTimeError: If the run's time ended before the trial did.

@@ -38,7 +38,7 @@ _OURS: Mapping[str, Mapping[str, Any]] = {
 
 
 def built(way: str, name: str, shape: Mapping[str, Any]) -> tuple[Ready, int]:
-    """Build a model to train in a way; return it and the batches of a step.
+    """Build a model to train in a way; return model and batches of a step.
 
     Raises:
         ValueError: If the batch cannot be split for accumulation.

@@ -374,7 +374,7 @@ def _reason(error: Exception) -> str:
 
 
 def _set_up_tensorflow() -> None:
-    """Set what TensorFlow reads when it is imported."""
+    """Set variables that TensorFlow reads on import."""
     # Without oneDNN a 3-D convolution on a CPU takes three times the memory and ten
     # times the time.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

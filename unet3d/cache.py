@@ -70,7 +70,7 @@ def cache_entry(
 
 
 def usable(found: Found, *, skip_bad: bool) -> tuple[SubjectFiles, ...]:
-    """Return the subjects with complete files; refuse bad ones unless skipped."""
+    """Return the subjects with complete files; refuse bad subjects unless skipped."""
     if found.problems and not skip_bad:
         raise FileNotFoundError(_together(found.problems))
     if not found.subjects:

@@ -83,7 +83,7 @@ def same_grid(first: Affine, other: Affine, shape: tuple[int, ...]) -> bool:
 
 
 def describe_difference(first: Affine, other: Affine) -> tuple[str, str]:
-    """Say what differs between two affines as stored, in words for each.
+    """Describe the differences of two stored affines, in words for each.
 
     Example:
         >>> describe_difference(np.eye(4), np.diag([3.0, 3.0, 2.0, 1.0]))

@@ -228,7 +228,7 @@ def _find(
     skip_bad: bool,
     problems: list[Problem],
 ) -> list[SubjectFiles]:
-    """Return the subjects to score; add the missing ones to `problems`."""
+    """Return the subjects to score; add missing subjects to `problems`."""
     bad = {problem.name: problem for problem in found.problems}
     everyone = {files.name: files for files in usable(found, skip_bad=True)}
     for name in names:

@@ -119,7 +119,7 @@ def write_split(path: Path, split: Split) -> None:
 def known_split(
     run: Path, asked: Path | None, *, group_by: str | None = None
 ) -> Split | None:
-    """Return the run's split, or the asked one; None if a split is to be drawn."""
+    """Return the run's or the asked split; None if a split is to be drawn."""
     split = read_split(asked) if asked else None
     own = run / "split.json"
     if not own.is_file():
@@ -200,7 +200,7 @@ def by_patient(
 
 
 def _fill(drawn: Sequence[tuple[str, ...]], room: int) -> set[str]:
-    """Take the drawn patients whose scans fit into `room`, or the one with fewest."""
+    """Take the drawn patients whose scans fit into `room`, else the fewest scans."""
     chosen: set[str] = set()
     for scans in drawn:
         if len(chosen) + len(scans) <= room:

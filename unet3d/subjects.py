@@ -158,7 +158,7 @@ def _kind(stem: str) -> str:
 
 
 def _volumes(folder: Path) -> list[tuple[str, Path]]:
-    """List the NIfTI files of a folder, and of subfolders that hold a single one.
+    """List the NIfTI files of a folder, and of subfolders with a single file.
 
     Of two files of one name the compressed file counts.
     """

@@ -83,9 +83,9 @@ def make_coarse_subjects(
     factor: int,
     progress: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write fine and coarse subjects below `folder`; return the coarse ones' folder.
+    """Write fine and coarse subjects below `folder`; return the coarse folder.
 
-    Complete coarse subjects stay. `factor` voxels along each axis become one voxel.
+    If all coarse subjects are complete, all stay. `factor` voxels along each axis become one voxel.
     """
     coarse = folder / "coarse"
     wanted = [coarse / f"synthetic_{i:03d}" for i in range(subjects)]
@@ -120,7 +120,7 @@ def _place(extents: tuple[int, ...], rng: np.random.Generator) -> tuple[int, int
 
 
 def _save(volume: NDArray[np.integer], affine: NDArray[Any], path: Path) -> None:
-    """Write under a temporary name, then rename: a file is complete or absent."""
+    """Write a file by renaming its draft, so that a file is complete or absent."""
     image = nibabel.Nifti1Image(volume, affine)
     image.header.set_xyzt_units("mm", "sec")
     with draft_of(path) as draft:

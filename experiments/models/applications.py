@@ -1,4 +1,4 @@
-"""Image networks of `keras.applications`, and small ones in half precision.
+"""Image networks of `keras.applications`, and small networks in half precision.
 
 Weights are random and images small.
 """

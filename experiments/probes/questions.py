@@ -139,7 +139,7 @@ def hold(device: Device, size: int) -> list[tf.Tensor]:
 
 
 def cards(_: Mapping[str, Any], device: Device) -> _Found:
-    """Copy from one card to another; yield nothing where there is only one."""
+    """Copy from one card to another; yield nothing with a single card."""
     names = [d.name for d in tf.config.list_logical_devices("GPU")]
     if len(names) < 2:
         return

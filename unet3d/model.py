@@ -90,7 +90,7 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blocks:
-    """Makes the network's blocks; holds the seeds, so that no two blocks share a seed."""
+    """Makes the network's blocks; holds the seeds, so that no two share a seed."""
 
     seeds: Iterator[int | None]
 

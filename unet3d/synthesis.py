@@ -85,7 +85,7 @@ def make_coarse_subjects(
 ) -> Path:
     """Write fine and coarse subjects below `folder`; return the coarse folder.
 
-    If all coarse subjects are complete, all stay. `factor` voxels along each axis become one voxel.
+    Complete coarse subjects are kept. `factor` voxels along each axis become one voxel.
     """
     coarse = folder / "coarse"
     wanted = [coarse / f"synthetic_{i:03d}" for i in range(subjects)]

@@ -1,4 +1,4 @@
-"""The words of the command: run a question, show its rows, write the page."""
+"""The command line: run a question, show its rows, write the page."""
 
 import argparse
 import sys
@@ -23,7 +23,7 @@ _BUILD = Path("build")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, show, or write.
+    """Run a question, show its rows, or write the page.
 
     The exit status is 1 if a verdict does not hold or the page is not current, 2 if
     there is nothing to show, 3 if there is no card.
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     day.add_options(asked, _add_run)
-    for word, text in (("show", "print what rows say"), ("run", "measure the missing")):
+    for word, text in (("show", "answer by the rows"), ("run", "measure missing rows")):
         asking = commands.add_parser(word, help=text)
         questions = asking.add_subparsers(dest="question", required=True)
         for name in (*QUESTIONS, *STUDIES, "allocations", "gpu"):
@@ -88,10 +88,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_run(parser: Any) -> None:
-    text = "emulated: of each trial's own; real: the one that is here"
+    text = "emulated: one for each trial; real: this machine's card"
     cards = ("emulated", "real")
     parser.add_argument("--card", choices=cards, default="emulated", help=text)
-    text = "ends after so many; call it again, and it goes on"
+    text = "minutes after which the run ends; call it again to go on"
     parser.add_argument("--minutes", type=float, default=float("inf"), help=text)
     text, folder = "where trials leave results and logs", _BUILD / "experiments"
     parser.add_argument("--folder", type=Path, default=folder, help=text)
@@ -104,7 +104,7 @@ def _add_parts(parser: Any) -> None:
 
 
 def _add_settings(parser: Any, module: Any) -> None:
-    """An option for each of a question's settings; a tuple takes several values."""
+    """Add an option for each of a question's settings; a tuple takes several values."""
     for name, default in module.SETTINGS.items():
         known: dict[str, Any] = {"help": f"default: {default}", "default": default}
         if default is False:
@@ -137,7 +137,7 @@ def _run(options: Any) -> int:
     try:
         _all(works, options.jobs)
     except OutOfTimeError:
-        Console().print("No time for all: run the same command again.")
+        Console().print("Rows are missing: run the same command again.")
     if options.question != "gpu":
         return 0
     return pages.print_answer(module.answer(book.rows))  # 1 where a claim fails
@@ -155,13 +155,13 @@ def _day(options: Any) -> int:
     try:
         day.run(options, folder)
     except OutOfTimeError:
-        Console().print("No time for all: run the same command again.")
+        Console().print("Rows are missing: run the same command again.")
     found = real_cards.answer(folder)
     return 2 if found is None else pages.print_answer(found)
 
 
 def _all(works: Iterable[Callable[[], None]], jobs: int) -> None:
-    """Do all, so many at once; one that fails ends the run."""
+    """Do all works, `jobs` at once; the first error ends the run."""
     if jobs == 1:
         for work in works:
             work()

@@ -4,12 +4,12 @@
     python -m experiments show allocations
 
 Each model trains in 0.7 of plain Keras's peak on a dry card, on which the host code of
-TensorFlow's own kernels for GPUs asks the allocator for memory. Its log of one step is
-compared with the plan, op by op (`profiling.allocations`). With `--card real` the card
-that is here is asked, cuDNN's workspace included.
+TensorFlow's own kernels for GPUs asks the allocator for memory. The allocator's log of
+one step is compared with the plan, op by op (`profiling.allocations`). With `--card
+real` this machine's card is measured, cuDNN's workspace included.
 
-A difference of 64 KiB or more is a fact about an op that the library has wrong; those
-that are known are named in the answer.
+A difference of 64 KiB or more means that the library expects wrong bytes of an op. The
+answer names each such op.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ TITLE = "What ops take of the card's memory"
 SETTINGS = {"models": (*NAMES, "unet"), "share": 0.7}
 KNOWN = {"models": tuple(TITLES)}
 _CARD: dict[str, Any] = {"card": "v100-pcie", "link": "pcie3", "dry": True}
-_ENOUGH = 8 * GIB  # of a card on which plain Keras trains
+_ENOUGH = 8 * GIB  # memory of a card on which plain Keras trains
 
 
 def measure(book: Book, model: str, options: Any) -> None:
@@ -45,13 +45,13 @@ def measure(book: Book, model: str, options: Any) -> None:
 
 
 def answer(rows: Rows) -> Answer:
-    """Ops that took other memory than was expected, by model and by type."""
+    """Report the ops that took other memory than expected, by type and by model."""
     planned = [row for row in rows if row["way"] == "callback"]
     compared = [row for row in planned if row.get("allocations")]
     unlike = [(row, one) for row in compared for one in row["allocations"]["unlike"]]
     ops = sum(row["allocations"]["ops"] for row in compared)
     text = f"{ops - len(unlike)} of {ops:,} ops of {len(compared)} planned steps took "
-    text += "the memory that was expected of them, within 64 KiB"
+    text += "the expected memory, within 64 KiB"
     verdicts: list[Verdict] = [(not unlike, text)]
     kinds: dict[str, list[Any]] = defaultdict(list)
     for row, one in unlike:
@@ -60,8 +60,8 @@ def answer(rows: Rows) -> Answer:
     body = [_line(kind, found) for kind, found in kinds.items()]
     names = ["model", "ops", "unlike", "expected", "logged", "peak over its promise"]
     return Answer(
-        finding=f"{text}. The rest of {len(planned)} models: "
-        f"{len(planned) - len(compared)} had no plan to compare.",
+        finding=f"{text}. {len(planned) - len(compared)} of {len(planned)} models had "
+        "no plan to compare.",
         table=("Ops that took other memory", columns, body),
         more=[("Each model", names, [_model(row) for row in planned])],
         verdicts=verdicts,

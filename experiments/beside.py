@@ -1,4 +1,4 @@
-"""Steps beside each other on one card: a graph of needs, slots and memory."""
+"""Runs steps at once on one card, as their needs, slots and memory allow."""
 
 import traceback
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ __all__ = ["Step", "run_all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One trial, or a few that follow each other.
+    """A trial, or a few trials in sequence.
 
     Args:
-        name: For others' `needs`.
-        act: Makes the row.
-        needs: Steps that must have trained before.
-        gib: What it takes of the card.
+        name: The step's name in `needs` of other steps.
+        act: Runs the step and returns its row.
+        needs: Names of steps that must have trained before.
+        gib: GiB of the card that the step takes.
     """
 
     name: str
@@ -31,17 +31,17 @@ class Step:
 def run_all(
     steps: Sequence[Step], rows: dict[str, Row], *, slots: int, room: float
 ) -> None:
-    """Run steps beside each other, each when it can, the first ones first.
+    """Run steps at once, each as soon as it can, the first steps first.
 
     Args:
-        steps: Those; what they need stands before them.
-        rows: Takes the row of each; of one that cannot run, the reason as its error.
-        slots: How many run at once.
-        room: GiB of the card that they share.
+        steps: The steps, each behind the steps that it needs.
+        rows: Gets each step's row; for a step that cannot run, the reason as an error.
+        slots: Number of steps that run at once.
+        room: GiB of the card that the steps share.
 
     Raises:
-        OutOfTimeError: If the run's time is over, once all that runs has ended.
-        SystemExit: If there is no card; likewise.
+        OutOfTimeError: If the run's time is over, once running steps have ended.
+        SystemExit: If there is no card, once running steps have ended.
     """
     waiting, running = list(steps), dict[Future[Row], Step]()
     with ThreadPoolExecutor(slots) as pool:
@@ -67,7 +67,7 @@ def run_all(
 
 
 def _row_of(step: Step) -> Row:
-    """Its row; what goes wrong costs the others nothing."""
+    """Run a step; an exception becomes a row with an error."""
     try:
         return step.act()
     except OutOfTimeError:

@@ -1,11 +1,10 @@
 """Does every model train with exactly Keras's numbers, or get a correct refusal?
 
 Models that others wrote train for six steps with op determinism on emulated cards:
-plain Keras twice in a card with room for all; the callback in shares of plain Keras's
-peak; and in 1.05 times the least budget that a refusal names. Losses and all variables
-are compared bit for bit (`experiments.judging`). A model that is never refused can be
-asked for its least budget by a budget of 1 MiB. That less than a named budget would not
-do is not tried.
+plain Keras twice in a large card; the callback in shares of plain Keras's peak, and in
+1.05 times the least budget that a refusal names. Losses and all variables are compared
+bit for bit (`experiments.judging`). A model that is never refused is asked for its
+least budget by a budget of 1 MiB. That a named budget is the least is not proved.
 """
 
 import itertools
@@ -32,16 +31,16 @@ SETTINGS = {"models": NAMES, "shares": (1.0, 0.45, 0.3), "repeats": 3}
 SETTINGS |= {"longest": 1200.0}  # seconds of a training
 KNOWN = {"models": tuple(TITLES)}
 _ENOUGH = 8192 * MIB
-_MARGIN = 32  # one part of so many that the callback keeps
-_ASKED = MIB  # nothing trains in it
-_DIGITS = _TOLD = 4  # of each variable's digest; variables named where they differ
+_MARGIN = 32  # the callback keeps 1/32 of a card free
+_ASKED = MIB  # a budget in which no model trains
+_DIGITS = _TOLD = 4  # digits kept of a digest; differing variables named
 _OTHER = "other numbers"
 _WELL = (*(one.value for one in Outcome if one is not Outcome.DEFECT), _OTHER)
 _HUB = ("segmentation, detection", "transformer", "audio")  # kinds of keras-hub
 
 
 def parts(options: Any) -> Sequence[str]:
-    """The models; without keras-hub some of them cannot be had."""
+    """Return the models; refuse models of keras-hub where it is not installed."""
     missing = [name for name in options.models if kind_of(name) in _HUB]
     if missing and find_spec("keras_hub") is None:
         raise SystemExit(
@@ -52,7 +51,7 @@ def parts(options: Any) -> Sequence[str]:
 
 
 def measure(book: Book, model: str, options: Any) -> None:
-    """Train one model in each of its cards."""
+    """Train one model on each of its cards."""
 
     def key(kind: str, repeat: int, share: float | None) -> dict[str, Any]:
         return {"model": model, "kind": kind, "share": share, "repeat": repeat}
@@ -86,7 +85,7 @@ def row_of(
     *,
     longest: Seconds,
 ) -> Row:
-    """The row of a training; plain Keras's keeps a little of each variable's digest."""
+    """Return a training's row; plain Keras's keeps `_DIGITS` of a variable's digest."""
     way = "callback" if plain else "plain"
     known: dict[str, Any] = {"memory": memory, "budget": budget, "feed": "arrays"}
     known |= {"longest": longest}
@@ -106,10 +105,10 @@ def row_of(
 
 
 def device_for(budget: int, batch_bytes: int) -> int:
-    """The smallest device of whole MiB whose own budget is at least that many bytes.
+    """Return the smallest device, in whole MiB, with a default budget of `budget`.
 
-    Without a budget of the user's the callback keeps a margin, 1/32 of the device and
-    at least 1 MiB, and room for a batch that waits.
+    By default the callback keeps a margin, 1/32 of the device and at least 1 MiB, and
+    the bytes of a batch that waits.
 
     Example:
         >>> device_for(62 * MIB, 2 * MIB) // MIB
@@ -122,7 +121,7 @@ def device_for(budget: int, batch_bytes: int) -> int:
 
 
 def _differing(variables: Sequence[Sequence[str]], plain: str) -> dict[str, Any] | None:
-    """Variables that are not as plain Keras's; None if all are, or are not known."""
+    """Count and name variables that differ from plain Keras's; None if none does."""
     theirs = [plain[i : i + _DIGITS] for i in range(0, len(plain), _DIGITS)]
     paths = [
         path
@@ -134,7 +133,7 @@ def _differing(variables: Sequence[Sequence[str]], plain: str) -> dict[str, Any]
 
 
 def answer(rows: Rows) -> Answer:
-    """Ends of trainings, by model."""
+    """Report how trainings ended, by kind of model."""
     models = dict.fromkeys(row["model"] for row in rows)
     found = {
         each: judge([row for row in rows if row["model"] == each]) for each in models
@@ -158,8 +157,8 @@ def answer(rows: Rows) -> Answer:
     verdicts: list[Claim] = [(not others, f"{text}bits, on emulated cards, once each")]
     text = f"{sum(broken.values())} of {len(every)} trainings failed"
     text += ": " * bool(broken) + ", ".join(f"{n} {end}" for end, n in broken.items())
-    text += f"; besides these {ends[Outcome.REFUSED]} were refused, and in {SPARE} "
-    text += "times the least budget that was named they trained"
+    text += f"; {ends[Outcome.REFUSED]} more were refused, and trained in {SPARE} "
+    text += "times the least budget of the refusal"
     verdicts += [(not broken, text), _asked(found)]
     text = (
         f"{sentences(verdicts)} These are {len(every)} trainings of {len(judged)} "
@@ -183,7 +182,7 @@ def answer(rows: Rows) -> Answer:
 
 
 def _asked(found: Mapping[str, Sequence[Verdict]]) -> Claim:
-    """The claim that models that are never refused name a least budget that works."""
+    """State the claim that never refused models name a least budget that works."""
     kinds = {
         model: {v.row["kind"]: v for v in own}
         for model, own in found.items()
@@ -195,14 +194,14 @@ def _asked(found: Mapping[str, Sequence[Verdict]]) -> Claim:
     text = (
         f"of {len(kinds)} models that were never refused {len(asked)} were asked for "
     )
-    text += f"their least budget; {SPARE} times it failed for {failed}"
+    text += f"their least budget; {failed} of these failed in {SPARE} times that budget"
     made = commits([verdict.row for verdict in asked])
     text += f" (rows by commit: {made})" if made else ""
     return not failed and len(asked) == len(kinds), text
 
 
 def _end(verdict: Verdict) -> str:
-    """How a training ended, in a few words."""
+    """Describe a training's end in a few words."""
     if verdict.outcome is not Outcome.DEFECT:
         return verdict.outcome.value
     if verdict.row.get("refused"):
@@ -219,7 +218,7 @@ def _share(verdict: Verdict) -> float | None:
 
 
 def _least(found: Iterable[Verdict], default: float) -> float:
-    """The least share of plain Keras's peak in which a model trained."""
+    """Return the least share of plain Keras's peak in which a model trained."""
     good = (Outcome.TRAINED, Outcome.NOT_COMPARED)
     shares = (_share(v) for v in found if v.outcome in good)
     return min((share for share in shares if share), default=default)

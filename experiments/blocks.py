@@ -1,13 +1,12 @@
 """Checkpointing by block, as a careful user writes it with `tf.recompute_grad`.
 
-Of each block only its inputs are kept; what it makes within is made again when its
-gradients are due (Chen et al., 2016, arXiv 1604.06174). A block of a transformer is one
-of its layers. Where blocks are no layers, as in ResNet50 and in the U-Net, a model is
-cut by the names of its layers.
+Only a block's inputs are kept; its activations are recomputed for its gradients (Chen
+et al., 2016, arXiv 1604.06174). A block of a transformer is one of its layers. In
+ResNet50 and the U-Net the names of layers tell the blocks.
 
-A block runs twice, but its state may move on once only: seeds of dropout, and
-statistics of batch normalisation. So both runs begin from the state before the step,
-and the end of the first one is written down.
+A block runs twice, but its state (seeds of dropout, statistics of batch normalisation)
+must advance once only. So both runs begin from the state before the step, and the first
+run's state is assigned.
 """
 
 import re
@@ -19,20 +18,20 @@ import tensorflow as tf
 
 __all__ = ["checkpoint_blocks"]
 
-# Blocks of models that are cut: of ResNet50, and of the U-Net's levels.
+# Names of layers in blocks of ResNet50, and in levels of the U-Net.
 _BLOCK = re.compile(r"(conv\d_block\d+|down\d|up\d)_")
 
 _Function = Callable[..., Any]
 
 
 def checkpoint_blocks(model: keras.Model) -> int:
-    """Make a model run its blocks again in the backward pass, and count them.
+    """Make a model recompute its blocks in the backward pass; return their number.
 
-    Its calls are changed, its variables are not. It can only train then.
+    The model's calls change, its variables do not. Then the model can only train.
 
     Args:
-        model: Of keras-hub, with a backbone of transformer layers; or ResNet50 or the
-            U-Net, as functional models.
+        model: A model of keras-hub with a backbone of transformer layers; or ResNet50
+            or the U-Net, as functional models.
 
     Raises:
         ValueError: If no block is found.
@@ -57,10 +56,9 @@ def _transformer_layers(model: Any) -> Iterator[Any]:
 
 
 class _Training(keras.layers.Layer):
-    """Runs a function in training, also where no model calls it: in backward passes."""
+    """Runs a function in training mode where no model calls it: in backward passes."""
 
     def call(self, x: Any, run: _Function) -> Any:
-        """The function's value at `x`."""
         return run(x)
 
 
@@ -77,7 +75,7 @@ def _checkpoint_layer(layer: Any) -> None:
 
 
 def _recomputed(block: _Function, state: Sequence[Any]) -> _Function:
-    """The block, run again for its gradients; its state moves on once."""
+    """Wrap a block: it runs again for its gradients, its state advances once."""
 
     def call(*tensors: Any) -> Any:
         # Read now, or the second run would begin where the first one ended.
@@ -98,12 +96,12 @@ def _recomputed(block: _Function, state: Sequence[Any]) -> _Function:
     return call
 
 
-# Layers that run together, and the symbolic tensors that they read and make for others.
+# Layers that run together: their function, and the symbolic tensors read and made.
 _Part = tuple[_Function, Sequence[Any], Sequence[Any]]
 
 
 def _checkpoint_parts(model: Any) -> int:
-    """Cut a functional model into its blocks, and what is between them."""
+    """Cut a functional model into its blocks and the layers between; count blocks."""
     groups: dict[str, list[Any]] = {}
     for layer in model.layers:
         found = _BLOCK.match(layer.name)
@@ -154,7 +152,7 @@ def _run(name: str, inner: Any) -> _Function:
 
 
 def _in_order(left: list[_Part], known: set[int]) -> list[_Part]:
-    """Each after those whose outputs it reads."""
+    """Sort the parts: each behind the parts whose outputs it reads."""
     ordered: list[_Part] = []
     while left:
         part = next(one for one in left if known.issuperset(map(id, one[1])))

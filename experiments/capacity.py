@@ -1,18 +1,16 @@
-"""The largest model that trains in one memory, in each way.
+"""The largest size that each way trains in the same memory.
 
-The memory is 1.05 times the peak that plain Keras measures at a base size: for the
-case study's network 144^3, which was the largest for IBM on 16 GB (today's graph trains
-192^3 there). From the base sizes rise by trials of three steps until one fails: in
-coarse steps first, then from the last that trained in fine ones. Cards are dry V100s:
-memory is TensorFlow's own allocator's, and numbers are not computed. A size that failed
-is tried once more. Cards of another `--preset` have rows of their own; `--sizes` are
-tried alone. Seconds are of the third step and not in slow motion, so this
-machine's own work counts in all of them.
+The memory is 1.05 times plain Keras's peak at a base size. For the case study's network
+this is 144^3, which was IBM's largest on 16 GB (today's graph trains 192^3 there). From
+the base on larger sizes train for three steps each: in coarse increments until one
+fails, then from the last that trained in fine ones. A size that failed is tried once
+more. Cards are dry V100s: TensorFlow's own allocator counts memory, and no number is
+computed. Cards of another `--preset` have rows of their own; `--sizes` are tried alone.
+Seconds are of the third step, without slow motion: they include this machine's work.
 
 Known weaknesses: a dry card gives convolutions no workspace, so each size is an upper
-bound of a real card's. A way whose peak at the base size is plain Keras's within half a
-percent did nothing, and is left out. Mixed precision saves less than half, and it was
-not looked into why.
+bound of a real card's. A way whose peak is plain Keras's within half a percent did
+nothing, and is left out. Mixed precision saves less than half, for unknown reasons.
 """
 
 from collections.abc import Callable
@@ -41,12 +39,12 @@ SETTINGS: dict[str, Any] = {
 }
 KNOWN = {"models": tuple(SUBJECTS), "ways": None, "sizes": None, "preset": PRESETS}
 SPARE = 1.05
-_NEAR = 1.3  # times plain Keras's seconds a voxel: what is still worth it
-_SAME = 0.005  # of plain Keras's peak: a way that is as near did nothing
+_NEAR = 1.3  # seconds a voxel over plain Keras's that are still worth it
+_SAME = 0.005  # of plain Keras's peak: a way this near did nothing
 
 
 def measure(book: Book, model: str, options: Any) -> None:
-    """Climb in each way, in the memory of plain Keras's base size."""
+    """Search each way's largest size, in the memory of plain Keras's base size."""
     subject = SUBJECTS[model]
     start, coarse, fine = subject.sizes
     if options.small:
@@ -82,7 +80,7 @@ def measure(book: Book, model: str, options: Any) -> None:
 def climb(
     works: Callable[[int], bool], *, start: int, coarse: int, fine: int
 ) -> int | None:
-    """The largest size from `start` up that works, in coarse steps, then fine ones.
+    """Search the largest size from `start` on that works; None if there is none.
 
     Example:
         >>> climb(lambda size: size <= 5, start=2, coarse=2, fine=1)
@@ -99,7 +97,7 @@ def climb(
 
 
 def answer(rows: Rows) -> Answer:
-    """The largest size of each way, over plain Keras's."""
+    """Report the largest size of each way, over plain Keras's."""
     body: list[list[str]] = []
     full: list[list[str]] = []
     panels: list[Panel] = []
@@ -164,12 +162,12 @@ def answer(rows: Rows) -> Answer:
         more=[("Each way", names, full)],
         verdicts=verdicts,
         panels=[panels] if panels else (),
-        headline="The largest size that trains in one memory, over plain Keras's",
+        headline="The largest size that trains in the same memory, over plain Keras's",
     )
 
 
 def _idle(rows: Rows) -> set[str]:
-    """Ways that took plain Keras's memory where plain Keras trained."""
+    """Return ways that took plain Keras's memory where plain Keras trained."""
     peaks = {
         r["size"]: r["peak_bytes"] for r in rows if r["way"] == "plain" and trained(r)
     }
@@ -183,7 +181,7 @@ def _idle(rows: Rows) -> set[str]:
 
 
 def _paces(rows: Rows, way: str, power: int) -> dict[int, float]:
-    """Seconds of a voxel, or of a batch's image, over plain Keras's, by size."""
+    """Return seconds a voxel, or an image of a batch, over plain Keras's, by size."""
     steps = {
         (row["way"], row["size"]): step_of(row) / row["size"] ** power
         for row in rows
@@ -217,6 +215,6 @@ def _panel(
         )
         for way in sorted(best, key=lambda way: times[way])
     ]
-    x = ("voxels" if subject.knob == "size" else "batch") + ", over plain Keras's, as "
-    x += "seconds are"
+    x = "voxels" if subject.knob == "size" else "batch"
+    x += " and seconds, over plain Keras's"
     return Panel(title=subject.title, x=x, bars=bars, level=1.0)

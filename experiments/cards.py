@@ -1,19 +1,19 @@
-"""Training steps on emulated cards, beside what IBM published of real ones.
+"""Training steps on emulated cards, beside IBM's published figures of real cards.
 
-TensorFlow's own GPU runtime runs on dry cards (`lms.emulation`): allocator,
-scheduling and copies are real, a kernel takes what the card's data sheet says, and no
-number is computed. Cards are a V100 of 16 GB over PCIe and NVLink, and an A100 of 80 GB
-over PCIe. The case study's network trains at 144^3 and 192^3, ResNet50 with 64 images,
-GPT-2 small with two sentences: plainly in all of the card, by the callback and by IBM's
-rule in half of plain Keras's peak; 192^3 in what plain Keras takes for 144^3. That is
-a budget for the callback, and all of the card's memory for the rule. Plain Keras fits
-each of these cards, too. A step, measured or predicted, is divided by plain Keras's
-measured one of the same commit: where there is none the table has no ratio.
+TensorFlow's own GPU runtime runs on dry cards (`lms.emulation`): allocator, scheduling
+and copies are real, a kernel takes its time by the card's data sheet, and no number is
+computed. Cards are a V100 of 16 GB over PCIe and NVLink, and an A100 of 80 GB over
+PCIe. The case study's network trains at 144^3 and 192^3, ResNet50 with 64 images, GPT-2
+small with two sentences: by plain Keras in all of the card, by the callback and by
+IBM's rule in half of plain Keras's peak; 192^3 in plain Keras's peak at 144^3. The
+callback gets this memory as a budget, the rule as all of a card. Plain Keras fits each
+of the cards, too. A step, measured or predicted, is divided by plain Keras's measured
+step of the same commit: without one the table has no ratio.
 
 IBM's published figures of one GPU stand beside: seconds of an epoch of 228 steps, and
 utilisation. Nothing is calibrated. Known weaknesses: data sheets are the best that a
 card can do; copies do not slow down kernels; TensorFlow 1.8 had other graphs; the link
-has the rates that others measured, so its throughput shows nothing.
+has published rates, so its throughput shows nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,16 +50,16 @@ _PUBLISHED = (
     ("192^3 over 144^3, a voxel", "2.87", "1.26"),
     ("GPU utilisation, 192^3", "29.1 %", "73.5 %"),
 )
-_SERVERS = tuple(zip(_PLACES, (216, 197), strict=False))  # x86, AC922: plain epochs
+_SERVERS = tuple(zip(_PLACES, (216, 197), strict=False))  # x86, AC922: a plain epoch
 
 
 def parts(options: Any) -> Iterator[tuple[str, str]]:
-    """Each card and model."""
+    """Return each pair of card and model."""
     return product(options.places, options.models)
 
 
 def measure(book: Book, of: tuple[str, str], options: Any) -> None:
-    """Train in each way on a card."""
+    """Train one model on one card in each way."""
     place, model = of
     card, link = place.split("+")
     subject = SUBJECTS[model]
@@ -84,7 +84,7 @@ def measure(book: Book, of: tuple[str, str], options: Any) -> None:
         if not trained(plain) or not room:
             continue
         memory = in_mib(room)
-        for way in options.ways:  # the rule: its own 0.9 of a card of as much
+        for way in options.ways:  # the rule takes 0.9 of a card
             row(way, **{"budget" if way == "callback" else "memory": memory})
 
 
@@ -99,26 +99,26 @@ class _Table:
             self._good.setdefault(key, []).append(row)
 
     def of(self, place: str, model: str, size: int, way: str) -> list[Row]:
-        """Those that trained."""
+        """Return the rows that trained."""
         return self._good.get((place, model, size, way), [])
 
     def step(self, *key: Any) -> float | None:
-        """Seconds of a step, or None."""
+        """Return the median seconds of a step, or None."""
         own = self.of(*key)
         return estimate([step_of(row) for row in own]).median if own else None
 
     def cost(self, row: Row) -> float | None:
-        """The row's step over plain Keras's on the same card, at the same commit."""
+        """Return the row's step over plain Keras's of the same card and commit."""
         base = self.base(row)
         return step_of(row) / base if base and trained(row) else None
 
     def plain(self, row: Row) -> list[Row]:
-        """Plain Keras's rows of the row's card and commit."""
+        """Return plain Keras's rows of the row's card and commit."""
         own = self.of(_place(row), row["model"], row["size"], "plain")
         return [one for one in own if one.get("commit") == row.get("commit")]
 
     def base(self, row: Row) -> float | None:
-        """Seconds of plain Keras's step, or None."""
+        """Return the median seconds of plain Keras's step, or None."""
         own = [step_of(one) for one in self.plain(row)]
         return estimate(own).median if own else None
 
@@ -128,7 +128,7 @@ def _place(row: Row) -> str:
 
 
 def answer(rows: Rows) -> Answer:
-    """Steps over plain Keras's, and the published figures."""
+    """Report steps over plain Keras's, and the published figures."""
     table = _Table(rows)
     shown = [row for row in table.rows if row["way"] != "plain" and table.cost(row)]
     known = sorted(table.cost(r) or 0.0 for r in shown if r["way"] == "callback")
@@ -149,10 +149,10 @@ def answer(rows: Rows) -> Answer:
         f"one process each, rows by commit: {commits(shown)}. {len(planned)} trainings "
         f"have a plan, {len(planned) - len(shown)} of them no plain step of their "
         f"commit, and so no ratio. IBM's rule was run for {theirs} of {ours} pairs of "
-        "card and model. IBM's epochs stand beside ours as they are. Its "
-        "kernels were slower than ours, its link was not (on x86 10.9 and 11.7 GB/s, "
-        "here 12). So two ratios that are near show nothing, and the last line says "
-        f"what slower kernels alone would make of ours. {text[:1].upper()}{text[1:]}."
+        "card and model. IBM's epochs stand beside ours as they are. IBM's "
+        "kernels were slower than ours, IBM's link was not (on x86 10.9 and 11.7 GB/s, "
+        "here 12). So near ratios show nothing; the table's last line has our ratio "
+        f"with kernels as slow as IBM's. {text[:1].upper()}{text[1:]}."
     )
     names = ["", "x86", "IBM's rule, run dry", "AC922", "IBM's rule, run dry"]
     columns = ["card", "model", "way", "budget", "step", "over plain Keras"]
@@ -171,7 +171,7 @@ def answer(rows: Rows) -> Answer:
 
 
 def real_over_emulated(rows: Rows) -> list[str]:
-    """Published seconds of plain 144^3 over the emulated card's, on both servers."""
+    """Divide published seconds of plain 144^3 by the emulated cards', by server."""
     table, small = _Table(rows), SUBJECTS["unet"].sizes[0]
     found = ((epoch, table.step(p, "unet", small, "plain")) for p, epoch in _SERVERS)
     return [f"{epoch / _STEPS / own:.2f}" for epoch, own in found if own]
@@ -201,7 +201,7 @@ def _full(table: _Table) -> Iterator[list[str]]:
 
 
 def _beside(table: _Table) -> Iterator[list[str]]:
-    """The published figures, each beside ours."""
+    """Yield the published figures, each beside ours."""
     servers = [_figures(table, place, epoch) for place, epoch in _SERVERS]
     for i, (name, *published) in enumerate(_PUBLISHED):
         cells = zip(published, (figures[i] for figures in servers), strict=True)
@@ -211,9 +211,9 @@ def _beside(table: _Table) -> Iterator[list[str]]:
 
 
 def _figures(table: _Table, place: str, epoch: int) -> Sequence[str]:
-    """By IBM's rule on one of the two servers; with slower kernels an interval.
+    """Compute our figures for `_PUBLISHED` by IBM's rule, and one with slower kernels.
 
-    It is from copies that hide behind them to copies that hide no more than before.
+    The last is an interval: copies hide behind the slower kernels, or as before.
     """
     large, small = SUBJECTS["unet"].shape["size"], SUBJECTS["unet"].sizes[0]
     plain = table.step(place, "unet", small, "plain")
@@ -246,7 +246,7 @@ def _panel(table: _Table) -> Panel:
             text=NAMES[row["way"]] + (f", {cost:.2f}" if cost else ", did not train"),
             promised=stats.promised(row, table.base(row)) or 0.0,
         )
-        for row in last.values()  # of the tries of a way, the last
+        for row in last.values()  # the last try of each way
         if row["way"] != "plain" and table.base(row)
         for cost in (table.cost(row),)
     ]

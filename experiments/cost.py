@@ -1,21 +1,21 @@
-"""The cost of a step over plain Keras's, in less memory, by each way that was run.
+"""Step time over plain Keras's, in less memory, by each way that was run.
 
-Five models of true size train on a dry V100 of PCIe 3.0, whose time is its data
-sheet's. Plain Keras has all of the card, which each model fits. The callback and IBM's
-rule have cards of shares of plain Keras's peak; the rule is tuned for 0.9 of the card,
-as IBM did, and where it dies for 0.8, 0.7, 0.6 and 0.5; TensorFlow's own swapping and
-its recomputation have the same cards. Other ways run with all of the card, and the
-callback once more in a card of their peak: at equal memory. Each runs in processes of
-its own, without XLA. Mixed precision computes other numbers, and so does accumulation
-where a batch is normalised. The table of all rows says what was run of which model.
+Five models of real size train on a dry V100 with PCIe 3.0, in times of its data sheet.
+Plain Keras has all of the card, which each model fits. The callback and IBM's rule have
+cards of shares of plain Keras's peak. The rule is tuned for 0.9 of the card, as by IBM;
+after an out of memory for 0.8, 0.7, 0.6 and 0.5. TensorFlow's own swapping and its
+recomputation have the same cards. Other ways run with all of the card, and the callback
+once more in a card of their peak: at equal memory. Each runs in processes of its own,
+without XLA. Mixed precision computes other numbers, and so does accumulation where a
+batch is normalised. The table of all rows lists the runs of each model.
 
-A step, measured or predicted, is divided by plain Keras's measured one of the same
+A step, measured or predicted, is divided by plain Keras's measured step of the same
 commit; `page --check` fails where commits differ. A way whose peak is plain Keras's
-within half a percent did nothing, and is left out; an error that is not one of memory
-is this program's, and no way's failure.
+within half a percent did nothing, and is left out. An error other than an out of memory
+is this program's failure, not the way's.
 
 Known weaknesses: kernels of a dry card do not slow down for copies, a real card's do;
-whether Grappler swapped anything before it ran out of memory was not looked at.
+nothing shows whether Grappler swapped anything before it ran out of memory.
 """
 
 import math
@@ -39,11 +39,11 @@ SETTINGS = {"models": tuple(SUBJECTS), "shares": (0.7, 0.45), "ways": ()}
 SETTINGS |= {"repeats": 3, "steps": 5, "small": False, "preset": subjects.PRESET}
 KNOWN = {"models": tuple(SUBJECTS), "ways": None, "preset": PRESETS}
 _LESS = 0.95  # of plain Keras's peak: a way below it saves memory
-_SAME = 0.005  # of plain Keras's peak: a way that is as near did nothing
+_SAME = 0.005  # of plain Keras's peak: a way this near did nothing
 _OTHER_NUMBERS = (NAMES["mixed"], NAMES["accumulate"])
 _END = {True: "out of memory", False: "could not be run"}
 
-_Key = tuple[str, float | None, str | None]  # way, share, and beside whose peak
+_Key = tuple[str, float | None, str | None]  # way, share, way of equal memory
 _HAND: _Key = ("by_hand", None, None)
 _BESIDE_HAND: _Key = ("callback", None, "by_hand")
 _COLUMNS = ["what trains", "plain Keras", "callback", "by hand"]
@@ -103,21 +103,21 @@ class _Cells:
         }
 
     def at(self, key: _Key) -> float:
-        """Its peak over plain Keras's; the card's size where it never trained."""
+        """Return a way's peak over plain Keras's; its card's where it never trained."""
         peaks = [row["peak_bytes"] for row in self.good[key]]
         return max(peaks) / self.peak if peaks else float(key[1] or 1.0)
 
     def died(self, key: _Key) -> bool:
-        """Tell whether memory was too little for it."""
+        """Tell whether a way ran out of memory."""
         last = stats.ending(self.tries[key][-1])
         return key not in self.costs and ("memory" in last or OUT_OF_MEMORY in last)
 
     def least(self) -> int:
-        """The least processes of which a number is."""
+        """Return the least number of processes behind a cost."""
         return min((one.processes for one in self.costs.values()), default=0)
 
     def promise(self, key: _Key) -> float | None:
-        """Its step over plain Keras's as it was promised, or None."""
+        """Return a way's predicted step over plain Keras's, or None."""
         plain = self.plain.median
         found = [one for row in self.good[key] if (one := stats.promised(row, plain))]
         return estimate(found).median if found else None
@@ -134,20 +134,20 @@ def _told(processes: int) -> str:
 
 
 def strangers(rows: Rows) -> list[str]:
-    """Models of whose rows some have another commit than plain Keras's."""
+    """Name the models whose rows are of several commits."""
     each = ((one.title, [*filter(trained, one.rows)]) for one in _cells(rows))
     told = [f"{title}: {stats.commits(own)}" for title, own in each]
     return [one for one in told if "," in one]
 
 
 def costs(rows: Rows) -> Table:
-    """The README's table: each model by the callback, and by hand."""
+    """Make the README's table: each model by the callback, and by hand."""
     lines = [_summary(one)[: len(_COLUMNS)] for one in _cells(rows)]
     return "Over plain Keras's step", _COLUMNS, lines
 
 
 def answer(rows: Rows) -> Answer:
-    """The frontier of time over memory of each model."""
+    """Report the frontier of time over memory of each model."""
     cells = _cells(rows)
     pairs = sorted((p for one in cells for p in _pairs(one)), key=lambda p: -p[0])
     lost = [line for ratio, line in pairs if ratio > 1]
@@ -174,7 +174,7 @@ def answer(rows: Rows) -> Answer:
     full = [line for one in cells for line in _lines(one)]
     panels = [_panel(one) for one in cells]
     width = min(3, max(1, len(panels)))
-    panels += [Panel()] * (-len(panels) % width)  # nothing is drawn
+    panels += [Panel()] * (-len(panels) % width)  # fill the last row
     return Answer(
         finding=finding,
         table=("Over plain Keras's step", columns, [*map(_summary, cells)]),
@@ -189,7 +189,7 @@ def answer(rows: Rows) -> Answer:
 
 
 def _pairs(cells: _Cells) -> Iterator[tuple[float, list[str]]]:
-    """The callback's step over each other way's, at the other's memory, and a line."""
+    """Yield the callback's step over each other way's at equal memory, and a line."""
     for key, other in cells.costs.items():
         way, share, _ = key
         our_key: _Key = ("callback", share, None if share else way)
@@ -207,7 +207,7 @@ def _pairs(cells: _Cells) -> Iterator[tuple[float, list[str]]]:
 
 
 def _summary(cells: _Cells) -> list[str]:
-    """A line for the smallest share that the callback trains in, and beside others."""
+    """Write a line of the smallest share that the callback trains in, and of others."""
     told = {key: f"{cost.median:.2f}" for key, cost in cells.costs.items()}
     share = min((key[1] for key in told if key[0] == "callback" and key[1]), default=0)
     own: _Key = ("callback", share, None)

@@ -1,7 +1,7 @@
 r"""A quarter of an hour with a real card: trials of four questions beside each other.
 
     python -m experiments day --card real --minutes 12   call it again: it goes on
-    python -m experiments day --preset h100-sxm          before: what is expected
+    python -m experiments day --preset h100-sxm          before: predictions
 
 A rehearsal with tiny models:
 
@@ -9,17 +9,17 @@ A rehearsal with tiny models:
       python -m experiments day --card real --small --slots 2
 
 Nine tenths of a trial are Python's work on one core, so trials share the card, as
-copies of one process that has imported TensorFlow; what is timed has the card for
-itself (`experiments.turns`). In the order of worth:
+copies of one process that has imported TensorFlow. A timed trial has the card alone
+(`experiments.turns`). The most valuable trials come first:
 
-    capacity   U-Net: plain Keras at 144^3; in 1.05 times that, 192^3: who trains?
+    capacity   U-Net: plain Keras at 144^3; each way at 192^3, in 1.05 times its peak
     gpu        the machine; bits, peaks and copies of planned steps; launches, batches
     cost       U-Net, GPT-2, ResNet50: plain Keras without and with XLA, 0.45, 0.3
     gpu        traced steps: what the allocator did, kernels by op (allocs.jsonl)
     bits       the zoo at 0.8, 0.6, 0.45 and 0.3 with op determinism
-    cost       all of it twice again
+    cost       twice again
 
-A dry card makes `capacity` and `cost` alone: predictions.
+On a dry card `capacity` and `cost` run alone, as predictions.
 """
 
 import argparse
@@ -47,7 +47,7 @@ from lms.units import GIB
 __all__ = ["add_options", "run"]
 
 _CONTEXT = 1.2  # GiB of a process beside TensorFlow's allocator
-_SHARED = 0.91  # of the card: the rest is the driver's, and fragments
+_SHARED = 0.91  # of the card for trials: the rest is the driver's, and fragmentation
 _LONGEST = 270.0  # seconds of a trial on a real card
 _LARGE = {"unet": 22, "gpt2": 11, "resnet50": 8}  # GiB for plain Keras
 _WAYS: Mapping[str, Sequence[tuple[str, float | None]]] = {
@@ -66,20 +66,20 @@ _TRACED = ("gru",)
 
 
 def add_options(parser: argparse.ArgumentParser, run_options: Any) -> None:
-    """The words of the command; `run_options` adds those that questions have too."""
+    """Add the options of the command; `run_options` adds options of all questions."""
     run_options(parser)
-    text = "a folder, by default the card's in experiments/results"
+    text = "folder of the rows; by default the card's in experiments/results"
     parser.add_argument("--results", type=Path, help=text)
-    text = "on which a day without a real card is predicted"
+    text = "dry card that predicts a day without a real card"
     parser.add_argument("--preset", choices=PRESETS, default="h100-sxm", help=text)
     parser.add_argument("--small", action="store_true", help="tiny models: a rehearsal")
     text = "trials at once; by default two less than there are cores"
     parser.add_argument("--slots", type=int, help=text)
-    parser.add_argument("--only", nargs="*", default=[""], help="steps that begin so")
+    parser.add_argument("--only", nargs="*", default=[""], help="first words of steps")
 
 
 def run(options: Any, folder: Path) -> None:
-    """Make all trials that have no row yet.
+    """Run all trials that have no row yet.
 
     Raises:
         OutOfTimeError: If there was no time for all.
@@ -118,7 +118,7 @@ class _Day:
     options: Any
 
     def steps(self) -> Iterator[Step]:
-        """All, the most worth first."""
+        """Yield all steps, the most valuable first."""
         is_real, is_small = self.options.card == "real", self.options.small
         yield from self._headline()
         yield from self._mechanisms() if is_real else ()
@@ -141,9 +141,9 @@ class _Day:
         share: float | None = None,
         budget: bool = False,
     ) -> Step:
-        """A trial in so much memory, or in a share of the peak of the step `base`.
+        """Make a step of a trial in `gib`, or in a share of the peak of step `base`.
 
-        With `budget` the share is the callback's, and not the card's.
+        With `budget` the share limits the callback, not the card.
         """
 
         def act() -> Row:
@@ -168,7 +168,7 @@ class _Day:
         return small if self.options.small else real
 
     def _training(self, model: str, way: str, steps: int, **more: Any) -> Trial:
-        """One of `capacity` or `cost`."""
+        """Make a trial of `capacity` or `cost`."""
         known = {"small": self.options.small, "steps": steps, **more}
         if self.options.card != "real":
             known |= {"preset": self.options.preset, "steps": 6}
@@ -188,7 +188,7 @@ class _Day:
             trial = partial(self._training, "unet", way, 12, shape={"size": size})
             return self._step(name, key, trial, gib, book="capacity", **more)
 
-        # Four fifths of the first one's memory are more than plain Keras takes.
+        # Plain Keras takes less than four fifths of the first step's memory.
         yield step("base", "plain", start, self._gib(10))
         for way in self._ways(("callback", "plain", "rule", "xla")):
             known: Any = {"base": "base", "share": SPARE}

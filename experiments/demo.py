@@ -1,16 +1,16 @@
-"""A model that does not fit, trained: `make demo`.
+"""Trains a model that does not fit the card: `make demo`.
 
     subjects on disk --> arrays --> four trainings, each in a process and a card of
         its own --> one table, one figure, results.json
 
-    plain Keras, enough memory      how much it takes, and which numbers
+    plain Keras, enough memory      shows its peak and its numbers
     plain Keras, half of that       ends in TensorFlow's own out-of-memory error
     the callback, half of that      trains, with the same numbers
     the callback, a quarter of it   trains, with the same numbers
 
 The card is emulated: TensorFlow's own GPU runtime, whose allocator has a hard limit. Op
-determinism is on, so "the same" means bit for bit. The last three run side by side, so
-that nothing is said of times.
+determinism is on, so "the same" means bit for bit. The last three run at once, so times
+are not compared.
 """
 
 import argparse
@@ -44,13 +44,13 @@ _NAMES = (
     "the callback, half of it",
     "the callback, a quarter of it",
 )
-_SIZE, _FILTERS, _DEPTH = 48, 8, 3  # voxels along an axis; of the network
+_SIZE, _FILTERS, _DEPTH = 48, 8, 3  # voxels along an axis; channels; levels
 _SUBJECTS, _STEPS = 2, 4
 _SAME = {"losses": "losses", "sha256": "weights"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; the exit status is 0 if all that it claims came out so."""
+    """Run the demo; the exit status is 0 if all claims hold."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.demo",
         description=__doc__,
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.perf_counter()
     output.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
-        pool.submit(built)  # meanwhile
+        pool.submit(built)  # compile the card meanwhile
         arrays = _arrays(output, console)
     rows = _rows(output, arrays, console)
     failures = failed_claims(rows)
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _arrays(output: Path, console: Console) -> Path:
-    """Subjects on disk as the network's arrays; those of an earlier run are taken."""
+    """Make the network's arrays of synthetic subjects, or take an earlier run's."""
     path = output / f"arrays-{_SIZE}-{_SUBJECTS}.npz"
     if not path.exists():
         with console.status(f"Making {_SUBJECTS} subjects"):
@@ -93,7 +93,7 @@ def _arrays(output: Path, console: Console) -> Path:
 
 
 def _rows(output: Path, arrays: Path, console: Console) -> list[Row]:
-    """Each limit follows from what plain Keras took."""
+    """Train four times; each limit is a part of plain Keras's peak."""
     book = Book(path=output / "trials.jsonl", folder=output)
     shape = {"path": str(arrays.resolve()), "filters": _FILTERS, "depth": _DEPTH}
     trial = Trial(model="scans", shape=shape, steps=_STEPS, curves=True)
@@ -115,7 +115,7 @@ def _rows(output: Path, arrays: Path, console: Console) -> list[Row]:
 
 
 def failed_claims(rows: Rows) -> list[str]:
-    """Claims that did not hold; empty if all did."""
+    """Return the claims that do not hold."""
     plain = rows[0]
     if not trained(plain):
         return [f"{plain['name']} did not train: {plain['error']}"]
@@ -137,7 +137,7 @@ def _failed_of(row: Row, plain: Row) -> list[str]:
     failed = [f"{name} has other {what} than plain Keras" for what in other]
     if row["peak_bytes"] > row["memory_bytes"]:
         used = format_bytes(row["peak_bytes"])
-        failed.append(f"{name} used {used}, more than there is")
+        failed.append(f"{name} used {used}, more than its limit")
     if not row["report"]["swap_count"] and not row["report"]["recomputed_ops"]:
         failed.append(f"{name} moved and repeated nothing: it fits by itself")
     return failed
@@ -156,7 +156,7 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def _print_table(rows: Rows, console: Console) -> None:
-    """One column for each training; all of them but the second trained."""
+    """Print a column for each training; all but the second have trained."""
     table = Table("", title="One training step", box=SIMPLE_HEAD, title_justify="left")
     for row in rows:
         table.add_column(row["name"].replace(", ", "\n"), justify="right")
@@ -172,7 +172,7 @@ def _print_table(rows: Rows, console: Console) -> None:
 
 
 def _draw(rows: Rows, path: Path) -> None:
-    """Memory over a step of plain Keras, and of the callback in half of the memory."""
+    """Draw memory over a step of plain Keras, and of the callback in half."""
     planned, report = rows[2], rows[2]["report"]
     size, always = planned["memory_bytes"], report["persistent_bytes"]
     curves = planned["curves"]
@@ -196,7 +196,7 @@ def _draw(rows: Rows, path: Path) -> None:
     least = report["lower_bound_bytes"] + always
     own, ours = (format_bytes(row["peak_bytes"]) for row in (rows[0], planned))
     device = f"on the device; dashed: its {format_bytes(size)}; no plan's peak can be "
-    device += f"below {format_bytes(least)}, the largest op and what is always there"
+    device += f"below {format_bytes(least)}, the largest op and persistent tensors"
     x, y = "ops of the step so far, in the order of execution", "MiB, predicted"
     draw_panels(
         [

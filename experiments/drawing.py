@@ -13,7 +13,7 @@ from lms.report.style import INK, calm, new_figure, save
 
 __all__ = ["draw_panels"]
 
-_HEIGHT, _WIDTH = 4.6, 11.0  # inches of a row of points, and of all
+_HEIGHT, _WIDTH = 4.6, 11.0  # inches: of a row of points, of a figure
 _BESIDE: Any = {"textcoords": "offset points", "fontsize": 9, "color": INK}
 _BESIDE |= {"bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
 _ROW = 11  # points of height of a row of crosses below the axis
@@ -22,7 +22,7 @@ _ROW = 11  # points of height of a row of crosses below the axis
 def draw_panels(
     rows: Sequence[Sequence[Panel]], path: Path, *, title: str, note: str
 ) -> None:
-    """Draw a grid of panels, from the top down; one legend of all stands above them.
+    """Draw a grid of panels, from the top down, below one legend.
 
     Example:
         >>> import tempfile
@@ -46,7 +46,7 @@ def draw_panels(
 
 
 def _legend(figure: Any, height: float) -> float:
-    """Labels, each once, in rows below the headline; the inches that they take."""
+    """Draw each label once, in rows below the headline; return the rows' inches."""
     known: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):

@@ -1,12 +1,12 @@
-"""Small training steps, drawn by a seed.
+"""Small random training steps, drawn by a seed.
 
     conv ──> relu ──> pool ──> ... ──> loss
-     │        │  └─────── gradient <─────┘    reads what its op read or made
+     │        │  └─────── gradient <─────┘    reads inputs or outputs of its op
      │        └────────── gradient
-     └──── skip: added further on; its gradient waits until the way back gets here
+     └──── skip: added further on; its gradient waits until the backward pass gets here
 
-What the way there makes waits for the way back. Each op reads what the op before it
-made, so that there is one execution order. Ops of the way there may run again. Sizes
+Outputs of the forward pass wait for the backward pass. Each op reads the output of the
+op before, so that there is one execution order. Forward ops may be recomputed. Sizes
 change by poolings and resizings; channels decide whether a convolution is dear.
 
 Known weakness: no op has several outputs, writes in place or shares a buffer; weights
@@ -25,12 +25,12 @@ __all__ = ["drawn_step"]
 _TOP_MIB = (64, 96, 128, 192, 256)
 _LEAST_MIB = 8
 _CHANNELS = (16, 32, 64, 128, 256)
-_TAPS, _FLOAT = 3 * 3, 4  # of a kernel; bytes of a number
+_TAPS, _FLOAT = 3 * 3, 4  # of a kernel; bytes of a float32
 _KINDS = {"Conv2D": 9, "Relu": 5, "Norm": 4, "AddV2": 3, "MaxPool": 1, "Resize": 1}
 
 
 def drawn_step(seed: int, ops: int) -> GraphView:
-    """A training step of so many ops, 5 at least, or one less; without its argument.
+    """Draw a training step of `ops` ops, at least 5, or one less, besides its argument.
 
     Example:
         >>> [op.type for op in drawn_step(0, 5).ops]
@@ -40,7 +40,7 @@ def drawn_step(seed: int, ops: int) -> GraphView:
 
 
 class _Drawing:
-    """Ops in their order, and what the way back does for each of them."""
+    """Draws forward ops in order, and records each op's part of the backward pass."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -51,7 +51,7 @@ class _Drawing:
         self._apart: dict[str, str] = {}  # tensor -> gradient that its skip brings back
 
     def graph(self, there: int) -> GraphView:
-        """The step with so many ops on the way there."""
+        """Draw the step with `there` ops in its forward pass."""
         x = self._op("Placeholder", self._top // 4, persistent=True)
         x = self._convolution(x, back=MIB)
         for _ in range(there - 1):
@@ -62,7 +62,7 @@ class _Drawing:
         return GraphView(ops=tuple(self._ops))
 
     def _layer(self, x: str) -> str:
-        """One op more; what cannot be drawn here is a convolution."""
+        """Add a forward op: of a drawn kind, or a convolution where that cannot be."""
         (kind,) = self._random.choices(list(_KINDS), list(_KINDS.values()))
         size = self._sizes[x]
         sizes = {"Relu": size, "Norm": size}
@@ -78,7 +78,7 @@ class _Drawing:
         return self._convolution(x, back=size)
 
     def _skips(self, x: str) -> list[str]:
-        """An earlier tensor of the same size that nothing has added yet."""
+        """List earlier tensors of the same size that no op has added yet."""
         added = {name for op in self._ops if op.type == "AddV2" for name in op.inputs}
         own = (op.outputs[0].name for op in self._ops[:-1] if not op.persistent)
         return [n for n in own if self._sizes[n] == self._sizes[x] and n not in added]
@@ -104,7 +104,7 @@ class _Drawing:
         return y
 
     def _back(self, y: str, gradient: Callable[[str], str]) -> None:
-        """The backward pass at an op: its skip's gradient is added first."""
+        """Record the backward pass of an op: its skip's gradient is added first."""
 
         def backward(d: str) -> str:
             if y in self._apart:
@@ -114,7 +114,7 @@ class _Drawing:
         self._tape.append(backward)
 
     def _op(self, kind: str, size: Bytes, *inputs: str, **facts: Any) -> str:
-        """Add an op; returns the name of what it makes."""
+        """Add an op; return the name of its output."""
         name = f"{kind}_{len(self._ops)}"
         output = Tensor(name=f"{name}:0", size=size)
         self._sizes[output.name] = size

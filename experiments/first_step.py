@@ -1,15 +1,14 @@
-"""The wait for the first step: cold, and with what an earlier run has kept.
+"""The wait for the first step: cold, and with the cache of an earlier run.
 
-From the moment Keras tells its callbacks that training begins until the first batch's
-loss is a number: tracing, and with the callback all that is measured and planned.
-Each model trains in rounds, every training in a process of its own: plain Keras, the
-callback in a card of 0.8 of plain Keras's peak with an empty cache, and once more
-with what that has kept. Ratios are within a round. In less memory planning takes
-longer: seconds in smaller cards are read off the rows of `bits`, which are cold, too,
-with op determinism, beside plain Keras's there.
+The wait is from `on_train_begin` until the first batch's loss is a number: tracing, and
+with the callback all measuring and planning. Each model trains in rounds, every
+training in a process of its own: plain Keras, the callback in a card of 0.8 of plain
+Keras's peak with an empty cache, and once more with the filled cache. Ratios are within
+a round. In less memory planning takes longer: waits in smaller cards are from the rows
+of `bits`, which are cold, too, with op determinism, beside plain Keras's there.
 
 Known weakness: on an emulated card ops are measured at the pace of this machine's
-cores, which takes longer than a card would. Nothing says how long it takes with a GPU.
+cores, which takes longer than a card would. Waits on real cards are not compared.
 """
 
 import shutil
@@ -41,7 +40,7 @@ _MARKERS |= {"cold, in 0.8": "^", "warm, in 0.8": "s"}
 
 
 def measure(book: Book, model: str, options: Any) -> None:
-    """Train in rounds."""
+    """Train one model in rounds: plain Keras, cold, warm."""
     for repeat in range(1, options.repeats + 1):
         key = {"model": model, "repeat": repeat}
         known: dict[str, Any] = {"model": model, "steps": 2, "deterministic": False}
@@ -57,7 +56,7 @@ def measure(book: Book, model: str, options: Any) -> None:
             if kind == "cold" and book.find(key) is None:
                 shutil.rmtree(cache, ignore_errors=True)
             elif kind == "warm" and not cache.exists() and book.find(key) is None:
-                measured(own, book, f"{model}-{repeat}-again")  # what was kept is gone
+                measured(own, book, f"{model}-{repeat}-again")  # fills a lost cache
             book.row(key, own)
 
 
@@ -71,7 +70,7 @@ class _Wait:
 
 
 def answer(rows: Rows) -> Answer:
-    """Waits over plain Keras's, by model."""
+    """Report waits over plain Keras's, by model."""
     own = [row for row in rows if row.get("question") is None]
     zoo = [r for r in rows if r.get("question") and r["kind"] in ("plain", "training")]
     near = {f"{kind}, in {_SHARE}": _waits(own, kind) for kind in _GOALS}
@@ -121,7 +120,7 @@ def answer(rows: Rows) -> Answer:
 
 
 def _waits(rows: Rows, kind: str, share: float | None = None) -> dict[str, _Wait]:
-    """Waits of a kind by model: within rounds, or in a share beside all plain ones."""
+    """Compute waits of a kind by model: over plain waits of the round, or of all."""
     found: dict[str, _Wait] = {}
     for model in dict.fromkeys(row["model"] for row in rows):
         good = [r for r in rows if r["model"] == model and trained(r)]
@@ -142,7 +141,7 @@ def _waits(rows: Rows, kind: str, share: float | None = None) -> dict[str, _Wait
 def _table(
     waits: Mapping[str, Mapping[str, _Wait]],
 ) -> tuple[list[str], list[list[str]]]:
-    """Models, the longest wait over plain Keras's first."""
+    """Make a table of models, the longest wait over plain Keras's first."""
     order: dict[str, float] = {}
     for each in waits.values():
         for model, wait in each.items():

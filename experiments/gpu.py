@@ -1,14 +1,13 @@
-"""Checks of a real card: mechanisms that no other question's trials look at.
+"""Checks of a real card: mechanisms that no other question checks.
 
     python -m experiments run gpu --card real --minutes 5     call it again: it goes on
     python -m experiments show gpu --results build/real/gpu.jsonl
 
-Probes, and trainings of the case study's network, batch 1, in the order of their worth.
-A claim holds, fails, or is open because its trials did not run or could not see it: a
-share above 100 %, and a copy that takes no time, are not measured. What trains at all,
-in how little memory, and with which bits, the other questions ask: with `--card real`
-their trials run here too. Below `python -m lms emulate` the same is rehearsed in slow
-motion, with a smaller network.
+Probes, and trainings of the case study's network, batch 1, the most valuable first. A
+claim holds, fails, or is open because its trials did not run or measured nonsense: a
+share above 100 %, or a copy that takes no time. Which models train, in how little
+memory, and with which bits, the other questions ask: with `--card real` their trials
+run here too. Below `python -m lms emulate` a smaller network rehearses in slow motion.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,24 +28,24 @@ TITLE = "On a real card"
 SETTINGS = {"size": 96, "filters": 16, "depth": 5, "steps": 12, "trials": ()}
 KNOWN = {"trials": None}
 PLAIN = "unet plain"
-TRAININGS = {  # the share of plain Keras's peak that is each one's budget
+TRAININGS = {  # budgets as shares of plain Keras's peak
     "unet lms": 0.6,
     "unet at 0.45": 0.45,
-    "unet plans anew": 0.9,  # so that there are plans in less
+    "unet plans anew": 0.9,  # leaves smaller budgets to replan for
 }
-ROOM = 6 * GIB  # of a card that has more, so that others may run beside
+ROOM = 6 * GIB  # limit on larger cards, so that other trials fit beside
 _OVER, _TIME, _HIDDEN, _LATE = 1.001, 0.10, 0.9, 0.5
 _SLACK = 64 * KIB  # small tensors of the program around a step
 
 
 def measure(book: Book, _: str, options: Any) -> None:
-    """Probe and train; what needs a training that failed is skipped."""
+    """Probe and train; skip trials that need a failed training."""
     cache = str((book.folder / "cache").resolve())
     known: dict[str, Any] = {"cache": cache, "longest": 400.0}
     machine = Trial(probe="machine", **known)
     found = book.row({"name": "machine"}, machine)
     if found["error"]:
-        book.path.unlink()  # it is asked anew
+        book.path.unlink()  # ask again in the next run
         raise SystemExit(f"gpu: the machine cannot be asked: {found['error']}")
     flops, room = found["hardware"]["flops"], min(ROOM, found["limit_bytes"] or ROOM)
     for name, trial in catalogue(options, flops).items():
@@ -64,7 +63,7 @@ def measure(book: Book, _: str, options: Any) -> None:
 
 
 def catalogue(options: Any, flops: float) -> Mapping[str, Trial]:
-    """All but the first, by name; budgets of trainings are still to be set."""
+    """Return all trials but `machine`, by name; trainings have no budgets yet."""
     size = options.size
     shape = {"size": size, "filters": options.filters, "depth": options.depth}
     plain = Trial(model="unet", shape=shape, steps=options.steps, traced=True)
@@ -84,13 +83,13 @@ def catalogue(options: Any, flops: float) -> Mapping[str, Trial]:
 
 
 def _share(part: float, whole: float) -> float | None:
-    """A part of a whole; None where it cannot be one."""
+    """Divide a part by its whole; None where the result is no share."""
     found = part / whole if whole else None
     return found if found is not None and 0 <= found <= _OVER else None
 
 
 def answer(rows: Rows) -> Answer:
-    """All claims, in the order of trials."""
+    """Report all claims, in the order of trials."""
     done = {row["name"]: row for row in rows if trained(row)}
     ends = [(row["name"], ending(row)) for row in rows]
     claims = [
@@ -153,11 +152,11 @@ def _promised(name: str, row: Row) -> Iterator[Verdict]:
 
 
 def _carried(name: str, row: Row, plain: Row) -> Iterator[Verdict]:
-    """Copies of a traced step: bytes, and those made beside a running kernel."""
+    """Yield claims on a traced step's copies: bytes, and bytes behind kernels."""
     lanes, before = row["lanes"], plain["lanes"]
     for lane, planned in (("h2d", "swapped_in_bytes"), ("d2h", "swapped_out_bytes")):
         wanted = row["report"][planned]
-        own = lanes[f"{lane}_bytes"] - before[f"{lane}_bytes"]  # but for the batch's
+        own = lanes[f"{lane}_bytes"] - before[f"{lane}_bytes"]  # less the batch's
         text = f"{name}: as many bytes are copied as planned, {lane}: "
         text += f"{format_bytes(max(0, round(own)))} of {format_bytes(wanted)}"
         yield abs(own - wanted) <= max(_SLACK, wanted / 100), text

@@ -1,14 +1,14 @@
-"""Ends of trainings of the zoo: each is one of four words, by its rows alone.
+"""Judges how trainings of the zoo ended, by rows alone, in four words.
 
     trained         with the losses and the variables of plain Keras, bit for bit
     not compared    it trained, but plain Keras itself does not repeat its bits
     refused         before the first step, or when a step that cannot be planned ran out
-                    of memory, naming a least budget; and 1.05 times that trained each
-                    time that it was tried
-    defect          everything else
+                    of memory, naming a least budget; and 1.05 times this budget trained
+                    in each try
+    defect          all other ends
 
 A refusal is a defect, too, where the least budgets of one model differ by more than
-5 %, or where a device trained the model that is smaller than what was named.
+5 %, or where the model trained on a device below the least budget by more than 5 %.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from lms.units import format_bytes
 
 __all__ = ["SPARE", "Outcome", "Verdict", "judge", "least_named"]
 
-SPARE = 1.05  # of the least budget that a refusal names: what must train
+SPARE = 1.05  # a model must train in 1.05 times the least budget of its refusal
 
 
 class Outcome(Enum):
-    """The end of a training."""
+    """The judged end of a training."""
 
     TRAINED = "trained"
     NOT_COMPARED = "not compared"
@@ -34,7 +34,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A training's row, how it ended, and why it did not train with equal bits."""
+    """A training's row, its end, and the reason why its bits are not equal."""
 
     row: Row
     outcome: Outcome
@@ -61,7 +61,7 @@ def judge(rows: Rows) -> tuple[Verdict, ...]:
 
 
 def least_named(rows: Rows) -> int | None:
-    """The smallest of the least budgets that refusals of one model name, in bytes.
+    """Return the smallest least budget that one model's refusals name, in bytes.
 
     Example:
         >>> least_named([{"kind": "training", "error": "OOM"}]) is None
@@ -80,7 +80,7 @@ def _defect(row: Row, reason: str) -> Verdict:
 
 
 def _alone(row: Row, plain: Rows) -> Verdict:
-    """The end of one training, without a look at the model's others."""
+    """Judge one training without the model's other trainings."""
     if row["error"]:
         return _defect(row, row["error"])
     if row["refused"]:
@@ -126,7 +126,7 @@ def _differing(row: Row, plain: Row) -> str:
 
 
 def _why_not_the_least(refused: Sequence[Verdict], all_of: Sequence[Verdict]) -> str:
-    """The reason why the budget named is not the least, or 1.05 times it fails."""
+    """Explain why a named budget is not the least, or why 1.05 times it fails."""
     named = [v.row["refused"]["least_bytes"] for v in refused]
     low, high = min(named), max(named)
     if high > SPARE * low:

@@ -1,23 +1,23 @@
-"""Least seconds of a step in a memory: a bound by mixed-integer programming.
+"""A lower bound of a step's seconds in a memory, by mixed-integer programming.
 
     stage t       what runs again, stalls │ op t │
                   └────── before ───────┘ └beside┘
 
-Stages as Checkmate has them (Jain et al., "Checkmate", MLSys 2020): stage t ends with
-op t's first run, and before that any op may run again. Whether a tensor holds room from
-one stage to the next is 0 or 1. Copies as POET has them (Patil et al., "POET", ICML
-2022), but fluid: before op t and beside it parts of tensors are copied, in each
-direction at no more than the link's rate.
+Stages are Checkmate's (Jain et al., "Checkmate", MLSys 2020): stage t ends with op t's
+first run, and before that any op may run again. A variable of 0 or 1 says whether a
+tensor holds memory from one stage to the next. Copies are POET's (Patil et al., "POET",
+ICML 2022), but continuous: before op t and while op t runs parts of tensors are copied,
+in each direction at most at the link's rate.
 
-Whatever the simulator plays is a solution of the same seconds or fewer, so no plan is
-faster. What the simulator asks of a plan is asked here too:
-    - Ops run one by one, and read what is complete on the device.
-    - What comes back has left before, complete, while it was there. It holds its room
-      from the first byte on.
-    - While an op runs, its inputs, its output, its scratch and what is kept fit.
+Each simulated plan is a solution of as many seconds or fewer, so no plan is faster. The
+simulator's rules for a plan are rules here too:
+    - Ops run one by one, and read tensors that are complete on the device.
+    - A tensor is swapped in after all of it was swapped out, while it was on the
+      device. It holds its memory from the first byte on.
+    - While an op runs, its inputs, output and scratch and all kept tensors fit.
 
-What is forgiven, so that it is a bound: latencies, waiting in turn, what a second run
-leaves for others of its stage, and any number of second runs and copies.
+Relaxed, to make a bound: latencies, queues of copies, outputs of second runs for other
+second runs of their stage, and the number of second runs and copies.
 
 Known weakness: the order of first runs is given.
 """
@@ -39,7 +39,7 @@ from lms.units import MIB, Bytes, Seconds
 __all__ = ["Step", "least_seconds", "step_of"]
 
 _MS = 1e-3  # the programme counts milliseconds and MiB: numbers near 1
-_GAP = 1e-3  # relative: what is nearer to the least counts as that
+_GAP = 1e-3  # relative gap at which the solver stops
 _IMPOSSIBLE = 2  # SciPy's status
 _PARTS = ("came", "full", "ready", "left", "stays", "in", "in+", "out", "out+")
 
@@ -56,11 +56,11 @@ class Step:
     reads: tuple[tuple[int, ...], ...]  # ops whose outputs each op reads
     again: tuple[bool, ...]  # may run again
     h2d: float  # bytes per second to the device
-    d2h: float  # and from it
+    d2h: float  # bytes per second to the host
 
     @cached_property
     def until(self) -> tuple[int, ...]:
-        """The last stage in which anything may read each op's output, or -1."""
+        """The last stage in which an op may read each op's output, or -1."""
         found = [-1] * len(self.sizes)
         for op in reversed(range(len(found))):
             last = max(op, found[op]) if self.again[op] else op
@@ -70,10 +70,10 @@ class Step:
 
 
 def step_of(graph: GraphView, costs: Costs, hardware: Hardware) -> Step:
-    """The step as the programme sees it.
+    """Convert a graph to the step of the programme.
 
     Raises:
-        ValueError: If an op is one that the programme has no words for.
+        ValueError: If an op does anything but make one new tensor.
     """
     ops = [op for op in graph.ops if not op.persistent]
     number = {op.name: i for i, op in enumerate(ops)}
@@ -96,15 +96,15 @@ def step_of(graph: GraphView, costs: Costs, hardware: Hardware) -> Step:
 
 
 def least_seconds(step: Step, memory: Bytes, *, limit: Seconds) -> tuple[Seconds, bool]:
-    """The least seconds of a step in a memory, or what is proved; and which of them.
+    """Return the largest proved bound of a step's seconds; True if it is the least.
 
     Args:
         step: The step.
-        memory: Bytes of the device for it.
+        memory: Bytes of the device for the step.
         limit: Seconds for the solver.
 
     Raises:
-        ValueError: If nothing fits.
+        ValueError: If no solution fits.
     """
     found = _Programme(step, memory).solved(limit)
     if found.status == _IMPOSSIBLE:
@@ -114,18 +114,18 @@ def least_seconds(step: Step, memory: Bytes, *, limit: Seconds) -> tuple[Seconds
 
 
 class _Programme:
-    """Variables and rules, sums of variables that are at most so much.
+    """Variables of an op in a stage, and rules: sums of variables with upper limits.
 
-    wait       milliseconds before the stage's own op, what runs again included
+    wait       milliseconds before the stage's own op, second runs included
     run        the op runs again
-    room       its output holds room when the stage begins
-    came       it gets room in the stage, to come back
-    full       the part of it that is there when the stage begins;
+    room       the output holds memory when the stage begins
+    came       the output gets memory in the stage, to be swapped in
+    full       the output's part on the device when the stage begins;
     ready      and when the stage's own op begins
     in, out    the part that is copied before the stage's own op, or
-    in+, out+  beside it
+    in+, out+  while that op runs
     left       the part that has been copied out when the stage ends
-    stays      it holds room through all of the stage
+    stays      the output holds memory through all of the stage
     """
 
     def __init__(self, step: Step, memory: Bytes) -> None:
@@ -149,7 +149,7 @@ class _Programme:
             self._taking_time(stage)
 
     def solved(self, limit: Seconds) -> Any:
-        """SciPy's result: HiGHS, on one core.
+        """Solve the programme by SciPy's HiGHS, on one core.
 
         Source: Huangfu, Hall: "Parallelizing the dual revised simplex method",
         Mathematical Programming Computation 10 (2018).
@@ -180,11 +180,11 @@ class _Programme:
             self._rules.append((known, most))
 
     def _alive(self, stage: int) -> Iterator[int]:
-        """Ops before the stage's own whose outputs may still be of use."""
+        """Return the ops before the stage's own whose outputs may still be read."""
         return (op for op in range(stage) if self._step.until[op] >= stage)
 
     def _contents(self, stage: int, op: int) -> None:
-        """Where room and contents come from."""
+        """Add rules for where memory and contents come from."""
         here, after = (stage, op), (stage + 1, op)
         came = {("run", *here): -1, ("came", *here): -1}
         self._rule({("room", *after): 1, ("room", *here): -1, **came})
@@ -197,7 +197,7 @@ class _Programme:
         self._rule({("in+", *here): 1, ("room", *after): -1})
 
     def _moving(self, stage: int, op: int) -> None:
-        """Copies out are of what is there; copies in of what has left."""
+        """Add rules: present tensors are copied out, copied-out tensors back in."""
         here, after, before = (stage, op), (stage + 1, op), (stage - 1, op)
         present = {("room", *here): -1, ("run", *here): -1}
         self._rule({("out", *here): 1, ("out+", *here): 1, **present})
@@ -215,7 +215,7 @@ class _Programme:
                 self._rule({("run", stage, op): 1, ("ready", stage, source): -1})
 
     def _fitting(self, stage: int) -> None:
-        """The stage's own op, and each op that runs again in it."""
+        """Add rules of memory for the stage's own op, and for each second run in it."""
         alive, reads = list(self._alive(stage)), self._step.reads[stage]
         kept = [op for op in alive if op not in reads]
         room = {("room", stage + 1, op): self._sizes[op] for op in kept}

@@ -28,7 +28,7 @@ NAMES = tuple(name for name, kind in _KINDS.items() if kind != "small")
 
 
 def kind_of(name: str) -> str:
-    """The kind of a model.
+    """Return the kind of a model.
 
     Example:
         >>> kind_of("bert"), kind_of("small_cnn"), TITLES["gru"]

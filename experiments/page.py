@@ -1,10 +1,10 @@
-"""The page of results, its tables and figures: from rows alone.
+"""Writes the page of results, its tables and figures, from rows alone.
 
     python -m experiments page             writes docs/results.md, docs/results/*
-    python -m experiments page --check     says whether the texts are current
+    python -m experiments page --check     tells whether the texts are current
 
-Measures nothing, and imports no TensorFlow. The same rows give the same text. In
-README.md, what stands between the markers of a block is replaced.
+Measures nothing, and imports no TensorFlow. Equal rows give equal texts. In README.md
+the text between the markers of a block is replaced.
 """
 
 import re
@@ -37,7 +37,7 @@ _DOCS = _ROOT / "docs"
 _COMMAND = "python -m experiments page"
 _BLOCK = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 _MOST_ROWS = 8
-_TOP = {False: 5, True: 2, None: 1}  # lines of the first ten, by verdict
+_TOP = {False: 5, True: 2, None: 1}  # most lines at the page's top, by verdict
 _WIDEST = 100  # characters of a line of the README
 _INTRODUCTION = f"""\
 <!-- Written by `{_COMMAND}`: change the results, not this page. -->
@@ -45,7 +45,7 @@ _INTRODUCTION = f"""\
 # Results
 
 Eight questions; each with rows has a finding, a figure, a small table, and a full
-table on a page of its own. All is computed from the rows in `experiments/results`."""
+table on a page of its own. All numbers are computed from `experiments/results`."""
 _NEVER = """\
 - Never tested: a real GPU. All times are of emulated cards, without XLA.
 - Never tested: several machines, hours of training."""
@@ -55,10 +55,10 @@ Keras's default on a GPU, was not run on emulated cards. *The callback* is a tra
 with `LMSCallback`, *IBM's rule* one with `LMSCallback(thresholds={})`, tuned as IBM's
 TFLMS did; *serialised*: with every copy waited for. A *card* is emulated
 ([how](emulation.md)): TensorFlow's own GPU runtime and allocator above a driver of host
-memory; a *dry* one computes nothing, and a kernel takes what a data sheet says. A
+memory; a *dry* card computes nothing, and its kernels take times by a data sheet. A
 *step* is the median of one process; an interval is over processes. A loss counts from
 one process on; a win of fewer than three, or whose intervals cross, is *undecided*. The
-numbers behind commits are rows. In figures hollow points are predictions, and crosses
+numbers behind commits count rows. In figures hollow points are predictions, and crosses
 are failures.
 
 **Times of an emulated card leave out:**
@@ -71,9 +71,9 @@ are failures.
 - contention: copies slow down no kernels, and no other card shares the link;
 - pinning of host memory, NUMA, and clocks that fall under load."""
 _BESIDE = """\
-## Beside them
+## Two studies
 
-Two studies of the case study have rows of their own: \
+The case study has two studies with rows of their own: \
 [larger volumes](results/dice.md) and [sums over volumes](results/sums.md)."""
 _OUTCOME = {True: "Holds", False: "Fails", None: "Undecided"}
 _REAL = (
@@ -83,12 +83,12 @@ _REAL = (
 
 
 def module_of(name: str) -> Any:
-    """The module of a question or study."""
+    """Import the module of a question or study."""
     return import_module(f"experiments.{'studies.' * (name in STUDIES)}{name}")
 
 
 def answer_of(name: str, path: Path | None = None) -> Answer | None:
-    """The finding of a question's rows, or of the committed ones; None without any."""
+    """Answer a question by a file's or the committed rows; None without rows."""
     path = path or RESULTS / f"{name}.jsonl"
     if name == "predictions" and not path.exists():
         rows: Sequence[Any] = predictions.all_rows()
@@ -101,7 +101,7 @@ def answer_of(name: str, path: Path | None = None) -> Answer | None:
 
 
 def print_answer(found: Answer) -> int:
-    """Print it; 1 if a verdict does not hold."""
+    """Print an answer; return 1 if a verdict does not hold."""
     console = Console(width=160, highlight=False, soft_wrap=True)
     for title, columns, body in (found.table, *found.more):
         table = RichTable(title=title, title_justify="left")
@@ -118,7 +118,7 @@ def print_answer(found: Answer) -> int:
 
 
 def check_or_write(*, check: bool) -> int:
-    """Write the texts that are not current, and all figures; or say which are not."""
+    """Write stale texts and all figures; with `check` only name the stale texts."""
     if mixed := cost.strangers(_rows("cost")):
         told = "; ".join(mixed)
         sys.stderr.write(f"cost: a step and its base must be of one commit: {told}.\n")
@@ -134,7 +134,7 @@ def check_or_write(*, check: bool) -> int:
     old = [p for p, text in wanted.items() if not p.exists() or p.read_text() != text]
     if check:
         for path in old:
-            sys.stderr.write(f"{path} is not what the rows say. Run `{_COMMAND}`.\n")
+            sys.stderr.write(f"{path} is stale. Run `{_COMMAND}`.\n")
         return int(bool(old))
     for path in old:
         write_text(path, wanted[path])
@@ -148,7 +148,7 @@ def check_or_write(*, check: bool) -> int:
 
 
 def page(answers: Mapping[str, Answer | None]) -> str:
-    """The whole page: answers of all questions, None for those without rows.
+    """Compose the page of all questions' answers; an answer without rows is None.
 
     Example:
         >>> found = Answer(finding="Yes.", table=("T", ["a"], [["1"]]))
@@ -165,7 +165,7 @@ def page(answers: Mapping[str, Answer | None]) -> str:
 
 
 def _top(answers: Mapping[str, Answer]) -> str:
-    """Ten lines: what fails, what holds, what was never tested."""
+    """Compose ten lines: claims that fail, claims that hold, untested conditions."""
     found = [(name, v) for name, one in answers.items() for v in one.verdicts]
     lines: list[str] = []
     for kind, most in _TOP.items():
@@ -179,7 +179,7 @@ def _top(answers: Mapping[str, Answer]) -> str:
             lines.append(f"- {_OUTCOME[kind]}: {text} ([{name}](#{anchor})).")
         if len(own) > len(told):
             lines[-1] += f" ({len(own) - len(told)} more below)"
-    never = _NEVER.splitlines()[bool(real_cards.names()) :]  # the first is of cards
+    never = _NEVER.splitlines()[bool(real_cards.names()) :]  # the first: no real card
     return "\n".join([*lines, *never])
 
 
@@ -205,7 +205,7 @@ def _figure(found: Answer, path: str) -> list[str]:
 
 
 def _source(name: str) -> str:
-    """Commits and machine of the rows."""
+    """Describe commits and machine of the rows."""
     path = RESULTS / f"{name}.jsonl"
     if not path.exists():
         return "Rows of all questions."
@@ -230,7 +230,7 @@ def _full(name: str, found: Answer) -> str:
 
 
 def _filled(readme: str, found: Answer | None) -> str:
-    """The text with its blocks of numbers replaced."""
+    """Replace the blocks of numbers in the README's text."""
     _, columns, lines = cost.costs(_rows("cost"))
     table = markdown_rows(columns, lines)
     words = [sentences(found.verdicts)] if found else []

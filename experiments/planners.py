@@ -2,12 +2,12 @@
 
 Small training steps are drawn (`experiments.drawn_steps`), each with a card and a
 budget between the largest op's working set and the peak without a plan. `plan_step`
-plans them as `fit` does. A bound that no plan goes below is computed by mixed-integer
-programming (`experiments.least_seconds`), of what runs again and of what moves, in
-the bytes that our plan takes and in the whole budget, of which a plan leaves a part
-free. IBM's rule plans the same steps.
+plans each step as `fit` does. Mixed-integer programming (`experiments.least_seconds`)
+gives a lower bound over all recomputation and copies, in the bytes that our plan takes
+and in the whole budget, of which a plan leaves a part free. IBM's rule plans the same
+steps.
 
-Where the solver runs into its limit the bound is what it has proved by then: the true
+Where the solver reaches its time limit the bound is the best proved by then: the true
 ratio is lower. Known weakness: no drawn op has several outputs or writes in place.
 """
 
@@ -42,7 +42,7 @@ _WAYS = {"taken": "in the plan's own bytes", "budget": "in the whole budget"}
 
 
 def parts(options: Any) -> range:
-    """Seeds, each of a step."""
+    """Return the seeds, one for each step."""
     return range(options.graphs)
 
 
@@ -78,7 +78,7 @@ def _measured(seed: int, limit: float) -> dict[str, Any]:
 def _planned(
     graph: GraphView, speeds: Speeds, budget: int, **knobs: Any
 ) -> PlannedStep | str:
-    """A plan, or why there is none."""
+    """Plan a step; return the refusal's text if there is no plan."""
     workload = workload_of(graph, graph, lambda: speeds)
     memory = MemoryBudget(total=budget, margin=0, persistent=0)
     try:
@@ -104,7 +104,7 @@ def _bound(
 
 
 def answer(rows: Rows) -> Answer:
-    """Our step over the bound, and the rule's."""
+    """Report our planned steps over the bound, and the rule's."""
     lines = {
         (of, way): found
         for of, way in (("plan", "taken"), ("plan", "budget"), ("rule", "budget"))
@@ -119,8 +119,8 @@ def answer(rows: Rows) -> Answer:
         text = (
             f"{words} {len(ours[way])} drawn steps of at most {_OPS[1]} ops take "
             f"{middle:.2f} times the least possible seconds in the median, "
-            f"{ours[way][-1]:.2f} at worst; {above} take more than {_GOAL}, which was "
-            "wanted of the median"
+            f"{ours[way][-1]:.2f} at worst; {above} take more than {_GOAL}, the goal "
+            "of the median"
         )
         verdicts.append((middle <= _GOAL, text))
     columns = ["planner", "bound", "steps", "solved", "median", "90th percentile"]

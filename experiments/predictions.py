@@ -1,10 +1,10 @@
-"""Predictions beside what was measured, read off the rows of all questions.
+"""Predictions beside measurements, from the rows of all questions.
 
-Each training of the callback says before its first step how many bytes it will take at
-its peak, and how many seconds a step. Both are compared with what was measured: the
-allocator's own peak, and the median step. A training that ran out of memory and was
-replanned is counted, but left out of the errors. With IBM's rule (`thresholds=`)
-predictions are farther off, and are not counted here.
+Before a training's first step the callback predicts the peak in bytes, and the seconds
+of a step. Both are compared with measurements: the allocator's own peak, and the median
+step. A training that ran out of memory and was replanned is counted, but left out of
+the errors. With IBM's rule (`thresholds=`) predictions are farther off, and are not
+counted here.
 
 Cards without a simulated speed run at the speed of this shared machine, so their times
 are noisy.
@@ -25,19 +25,19 @@ SETTINGS: dict[str, Any] = {}
 _MEDIAN, _WORST, _RUNS = 0.01, 0.03, 300  # errors of peaks, and trainings wanted
 _TIME, _DRY_TIME = 0.2, 0.1  # errors of steps: on this machine, and on dry cards
 _SAME = (
-    " Plan and dry card take an op's time from one data sheet: that shows how well the "
-    "simulator plays TensorFlow's scheduling, not that a real card's step is foreseen."
+    " Plan and dry card take an op's time from one data sheet: this shows how well the "
+    "simulator plays TensorFlow's scheduling, not how well it predicts a real card."
 )
 _DRY = ("cards", "cost")  # questions whose cards are dry and run in slow motion
 
 
 def parts(_: Any) -> tuple[str, ...]:
-    """Nothing is measured."""
+    """Return no part: nothing is measured."""
     return ()
 
 
 def all_rows() -> list[Row]:
-    """Rows of all questions with a report, each with where it comes from."""
+    """Read the planned rows of all questions, each with the name of its question."""
     return [
         {**row, "question": path.stem}
         for path in sorted(RESULTS.glob("*.jsonl"))
@@ -54,7 +54,7 @@ def _counts(row: Row) -> bool:
 
 
 def answer(rows: Rows) -> Answer:
-    """Errors of peaks and times."""
+    """Report errors of peaks and times."""
     anew = sum(bool(row["report"].get("replans")) for row in rows)
     rows = [row for row in rows if not row["report"].get("replans")]
     peaks, times = _offs(rows)
@@ -62,7 +62,7 @@ def answer(rows: Rows) -> Answer:
     text = f"{above} of {len(peaks)} trainings used more memory than predicted"
     verdicts: list[Verdict] = [(not above, text)]
     text = f"predicted peaks are off by {median(sizes):.1%} in the median, "
-    text += f"{sizes[-1]:.0%} at worst; wanted {_MEDIAN:.0%} and {_WORST:.0%}"
+    text += f"{sizes[-1]:.0%} at worst; goals {_MEDIAN:.0%} and {_WORST:.0%}"
     verdicts.append((median(sizes) <= _MEDIAN and sizes[-1] <= _WORST, text))
     text = f"{anew} further trainings ran out of memory and were replanned"
     verdicts.append((not anew, text))
@@ -99,7 +99,7 @@ def answer(rows: Rows) -> Answer:
 
 
 def _offs(rows: Rows) -> tuple[list[float], list[float]]:
-    """Measured over promised, less 1, of peaks and of steps: above 0 is more."""
+    """Return measured over predicted, less 1, of peaks and of steps."""
     peaks = [r["peak_bytes"] / r["report"]["predicted_peak_bytes"] - 1 for r in rows]
     known = [r for r in rows if r["report"].get("predicted_seconds")]
     # Workers share the cores that their kernels run on.
@@ -117,7 +117,7 @@ def _line(name: str, rows: Rows) -> list[str]:
 
 
 def _panel(title: str, offs: Sequence[float]) -> Panel:
-    """Each training's measured value over its prediction, in order."""
+    """Draw each training's measured value over its prediction, sorted."""
     line = Series(points=[*enumerate(sorted(1 + off for off in offs), 1)], marker=".")
     x, y = "trainings, sorted", "measured over predicted"
     return Panel(title=title, x=x, y=y, series=[line], level=1.0)

@@ -1,9 +1,9 @@
 """The form of an answer: sentences, tables and figures as plain data, of rows alone.
 
-A question says what stands where; `experiments.drawing` draws it. Axes begin at 0, or
+A question fills the form; `experiments.drawing` draws its figure. Axes begin at 0, or
 say that they do not; predictions are hollow points; a failed training is a cross below
-the axis; an interval is a thin line; one way has one colour. Colours and markers are
-Matplotlib's.
+the axis; an interval is a thin line; a way has the same colour in all figures. Colours
+and markers are Matplotlib's.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ class Series:
     points: Sequence[tuple[float, float]]  # of crosses: x, and the row below the axis
     colour: str = COLOURS["callback"]
     label: str = ""  # for the legend; empty for none
-    marker: str = "o"  # "x" for what failed; empty for none
+    marker: str = "o"  # "x" for failed trainings; empty for none
     line: str = ""
     spans: Sequence[tuple[float, float]] = ()  # ends of each point's interval
     hollow: bool = False  # promised, not measured
@@ -48,10 +48,10 @@ class Bar:
     """One bar, from 0."""
 
     label: str
-    length: float  # 0 for what failed
+    length: float  # 0 for a failed training
     colour: str = COLOURS["callback"]
-    text: str = ""  # behind it
-    span: tuple[float, float] | None = None  # its interval
+    text: str = ""  # behind the bar
+    span: tuple[float, float] | None = None  # interval of the length
     promised: float = 0.0  # length at which a hollow point is drawn; 0 for none
     is_open: bool = False  # less was not tried: drawn without a filling
 
@@ -72,7 +72,7 @@ class Panel:
     log: bool = False  # the axis of values: x where there are bars or names, else y
 
 
-# A claim: True if it holds, None where that is undecided; and a sentence of it.
+# A claim: True if the claim holds, None if undecided; and its sentence.
 Verdict = tuple[bool | None, str]
 
 
@@ -83,14 +83,14 @@ class Answer:
     finding: str  # a few sentences
     table: Table  # at most eight rows
     more: Sequence[Table] = ()  # full tables, for a page of their own
-    verdicts: Sequence[Verdict] = ()  # what holds, fails, and is undecided
+    verdicts: Sequence[Verdict] = ()  # claims that hold, fail or are undecided
     panels: Sequence[Sequence[Panel]] = ()  # the figure, from the top down
     headline: str = ""  # of the figure
     drawn: str = ""  # the rows in the figure, where these are not all rows
 
 
 def sentences(verdicts: Iterable[Verdict]) -> str:
-    """Claims as sentences.
+    """Write claims as sentences.
 
     Example:
         >>> sentences([(True, "it holds"), (None, "IBM's may")])

@@ -1,9 +1,9 @@
-"""Results of real cards, beside the predictions of a dry one.
+"""Results of real cards, beside the predictions of a dry card.
 
-Rows of the card NAME lie in `experiments/results/NAME`, those of a dry one in
-`predicted` there. A *promise* is the callback's own, before its first step.
-Trainings ran beside each other and shared the host's cores: steps are the fastest ones
-of all processes, and ratios are of these.
+Rows of the card NAME lie in `experiments/results/NAME`, rows of a dry card in its
+folder `predicted`. A *promise* is the callback's prediction before the first step.
+Trainings ran at once and shared the host's cores: a step is the fastest one of all
+processes, and ratios are of fastest steps.
 """
 
 import re
@@ -39,7 +39,7 @@ QUESTIONS = ("capacity", "gpu", "cost", "bits")  # that a real card's rows answe
 _SHOWN = 8  # lines of the table on the page of all results
 _HEAD = "<!-- Written by `python -m experiments page`. -->"
 _MS = 1e-3
-_NEAR = 0.1  # of a promised step
+_NEAR = 0.1  # error of a step over its promise
 _COLUMNS = ["training", "memory", "peak, MiB: dry", "promised", "measured"]
 _COLUMNS += ["step, ms: dry", "promised", "measured", "over plain Keras: dry"]
 _COLUMNS += ["measured", "processes", "how it ended"]
@@ -50,7 +50,7 @@ _Trainings = Mapping[_Key, Rows]
 
 
 def known_as(name: str) -> str | None:
-    """The folder of a card that its driver calls so; None for an emulated one.
+    """Return the folder of a card by its driver's name; None for an emulated card.
 
     Example:
         >>> [known_as(one) for one in ("NVIDIA H100 80GB HBM3", "Tesla V100-SXM2-16GB")]
@@ -63,14 +63,14 @@ def known_as(name: str) -> str | None:
 
 
 def folder_here() -> Path | None:
-    """Where rows of the card that is here are kept; None for an emulated card."""
+    """Return the folder for rows of this machine's card; None for an emulated card."""
     cards = read_driver().gpus
     name = known_as(cards[0].name or "") if cards else None
     return RESULTS / name if name else None
 
 
 def predicted_in(preset: str) -> Path:
-    """Where rows of a dry card are kept that foretell those of a real one.
+    """Return the folder for rows of a dry card, which predict a real card's rows.
 
     Example:
         >>> predicted_in("h100-sxm").relative_to(RESULTS).as_posix()
@@ -80,13 +80,13 @@ def predicted_in(preset: str) -> Path:
 
 
 def names() -> list[str]:
-    """Cards of which there are rows."""
+    """List the cards that have rows."""
     found = (path for name in QUESTIONS for path in RESULTS.glob(f"*/{name}.jsonl"))
     return sorted({path.parent.name for path in found})
 
 
 def answer(folder: Path) -> Answer | None:
-    """All rows of a card's folder; None if there are none."""
+    """Answer by all rows of a card's folder; None if there are none."""
     measured, dry = _trainings(folder), _trainings(folder / "predicted")
     own, compared = _rows(folder, "gpu"), _rows(folder, "bits")
     rows = [*(row for each in measured.values() for row in each), *own, *compared]
@@ -96,7 +96,7 @@ def answer(folder: Path) -> Answer | None:
     if own:
         claims = gpu.answer(own).verdicts
         fails = [text[:90] for holds, text in claims if holds is False]
-        text = f"of {len(claims)} claims on its mechanisms {len(fails)} fail"
+        text = f"of {len(claims)} claims on the card's mechanisms {len(fails)} fail"
         text += f": {'; '.join(fails)}" if fails else ""
         verdicts.append((not fails, text))
     verdicts += [_same_bits(compared)] if compared else ()
@@ -117,7 +117,7 @@ def _rows(folder: Path, name: str) -> list[Row]:
 
 
 def _trainings(folder: Path) -> _Trainings:
-    """Rows of `capacity` and `cost`; of what was tried with less and less, the last."""
+    """Read rows of `capacity` and `cost`, of a rule's tries the last."""
     last: dict[_Key, Row] = {}
     for row in (row for name in ("capacity", "cost") for row in _rows(folder, name)):
         own = (row.get(name) for name in ("size", "kind", "share", "beside"))
@@ -153,7 +153,7 @@ def _line(key: _Key, measured: _Trainings, dry: _Trainings) -> list[str]:
 
 
 def _over_plain(key: _Key, rows: _Trainings) -> str:
-    """The fastest step over plain Keras's, which has all the memory it wants."""
+    """Divide the fastest step by plain Keras's fastest on a large card."""
     plain: _Key = (key[0], "plain", None, None, None, None)
     steps = [[*map(_fastest, filter(trained, rows.get(k, ())))] for k in (key, plain)]
     if key[2] or key == plain or not all(steps):
@@ -188,7 +188,7 @@ def _middle(rows: Rows, read: Callable[[Row], Any], unit: float) -> str:
 
 
 def _kept(measured: _Trainings) -> Iterator[Verdict]:
-    """The callback's peaks and steps against its own promises."""
+    """Compare the callback's peaks and steps with its own promises."""
     rows = [row for own in measured.values() for row in own if trained(row)]
     rows = [row for row in rows if row["way"] == "callback" and _peak_promise(row)]
     anew = [row for row in rows if row["report"].get("replans")]
@@ -199,8 +199,8 @@ def _kept(measured: _Trainings) -> Iterator[Verdict]:
     above = sum(one > 0 for one in offs)
     text = f"of `capacity` and `cost`, {above} of {len(offs)} peaks are above the "
     text += "promise; all lie within "
-    text += f"{max(map(abs, offs)):.1%} of it; {len(anew)} trainings more ran out of "
-    yield not above, f"{text}memory and were planned anew"
+    text += f"{max(map(abs, offs)):.1%} of it; {len(anew)} more trainings ran out of "
+    yield not above, f"{text}memory and were replanned"
     times = [_fastest(row) / one for row in rows if (one := _promise(row))]
     if times:
         text = f"steps take {min(times):.2f} to {max(times):.2f} times the promise"
@@ -208,7 +208,7 @@ def _kept(measured: _Trainings) -> Iterator[Verdict]:
 
 
 def _same_bits(rows: Rows) -> Verdict:
-    """Plain Keras's bits in all that trained; least budgets are not asked for here."""
+    """Compare the bits of trainings with plain Keras's; ignore least budgets."""
     ran = [row for row in rows if row["kind"] == "plain" or trained(row)]
     models = [
         [r for r in ran if r["model"] == one] for one in {r["model"] for r in ran}
@@ -224,7 +224,7 @@ def _same_bits(rows: Rows) -> Verdict:
 
 
 def _foretold(measured: _Trainings, dry: _Trainings) -> Verdict:
-    """Peaks and steps of all ways against the dry card's."""
+    """Compare peaks and steps of all ways with the dry card's."""
     firsts = [
         ([*filter(trained, rows)], [*filter(trained, dry.get(key, ()))])
         for key, rows in measured.items()
@@ -236,13 +236,13 @@ def _foretold(measured: _Trainings, dry: _Trainings) -> Verdict:
         sorted(read(one) / read(other) for one, other in pairs)
         for read in (_peak, _fastest)
     )
-    text = f"of {len(pairs)} trainings that a dry card foretold, peaks are "
-    text += f"{peaks[0]:.2f} to {peaks[-1]:.2f} times what it said, steps "
+    text = f"of {len(pairs)} trainings that a dry card predicted, peaks are "
+    text += f"{peaks[0]:.2f} to {peaks[-1]:.2f} times the prediction, steps "
     return None, f"{text}{steps[0]:.2f} to {steps[-1]:.2f} times"
 
 
 def sections() -> Iterator[str]:
-    """A part of the page of results for each card."""
+    """Yield the section of each card on the page of results."""
     for name in names():
         title, *parts = _parts(name, _SHOWN)
         yield from (f"#{title}", *parts)
@@ -250,7 +250,7 @@ def sections() -> Iterator[str]:
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """The name and the text of each card's own page."""
+    """Yield the name and the text of each card's own page."""
     for name in names():
         yield name, "\n\n".join([_HEAD, *_parts(name)]) + "\n"
 

@@ -1,12 +1,12 @@
-"""Trials as plain data, their processes, and the book of rows that they leave.
+"""Trials as plain data, their processes, and the book of their rows.
 
     trial ──in the book?──> its row
       └──no──> process on a card of its own ──> row ──> results/NAME.jsonl
 
-A row is written when its process has ended, however that was, so a run that is
-killed goes on with what is missing. What the time of a run cuts off leaves no row.
-On an emulated card TensorFlow's own GPU runtime runs; with `--card real` the card
-that is here, whose memory is limited by a logical device.
+A row is written when its process has ended, in success or failure, so a killed run goes
+on with the missing rows. A trial that the run's time cuts off leaves no row. An
+emulated card runs TensorFlow's own GPU runtime; with `--card real` trials run on this
+machine's card, whose memory is limited by a logical device.
 """
 
 import json
@@ -48,20 +48,20 @@ RESULTS = Path(__file__).parent / "results"
 NO_CARD = 3  # the exit status of a trial, and of a run, without a card
 OUT_OF_MEMORY = "OOM when allocating tensor"
 
-# An emulated card's kernels, for copies: who has loaded them must not fork.
+# Variable of an emulated card's library: copies load it; its loader must not fork.
 FRONT = "EXPERIMENTS_FRONT"
 
 _ROOT = Path(__file__).parents[1]
-_ENOUGH = 16 * GIB  # of a card on which nothing small runs out of memory
-_LEAST: Seconds = 15.0  # less is not worth a process
-_POLL: Seconds = 0.05  # between looks whether a trial has ended
+_ENOUGH = 16 * GIB  # of a card, for trials that name no memory
+_LEAST: Seconds = 15.0  # with less time left no trial starts
+_POLL: Seconds = 0.05  # between checks whether a trial has ended
 
-# Modules that the copied process has imported; and a lock around starting or asking a
-# copy, as `multiprocessing` looks after all of them whenever it starts one.
+# Modules that the copied process has imported; and a lock around starting or polling a
+# copy, since `multiprocessing` polls all copies when it starts one.
 _IMPORTED = ("experiments.trial", "experiments.probes.questions", "keras_hub")
 _COPIES = Lock()
 
-# Ours come first: ops that are measured may run out of memory before a plan is refused.
+# Ours come first: measured ops may run out of memory before a plan is refused.
 # Keras writes its reason below a line of its own.
 _REASONS = (
     r"^lms\.errors\.\w+: .*",
@@ -77,12 +77,12 @@ class Trial:
     model: str = ""  # a name of `experiments.models`
     shape: Mapping[str, Any] = field(default_factory=dict)  # arguments of its function
     way: str = "plain"  # as `experiments.ways` has them
-    memory: Bytes | None = None  # of the card; None for all that it has
+    memory: Bytes | None = None  # of the card; None for all of its memory
     card: str | None = None  # a preset that an emulated card imitates
     link: str | None = None  # a name of `lms.machine.hardware.LINKS`
     dry: bool = False  # an emulated card computes nothing
-    slow_motion: float = 1.0  # times as long as an emulated card takes for all
-    budget: int | None = None  # bytes for the callback; None for what it takes itself
+    slow_motion: float = 1.0  # an emulated card takes as many times longer
+    budget: int | None = None  # bytes for the callback; None for its default
     knobs: Mapping[str, Any] = field(default_factory=dict)  # callback's, or a probe's
     steps: int = 6
     feed: str = "dataset"  # one batch at a time from the host; or "arrays"
@@ -91,25 +91,25 @@ class Trial:
     curves: bool = False  # predicted memory over the step is kept
     held: bool = False  # the card's free memory is taken after two steps
     workers: int = 1  # processes of one job, each with a card
-    apart: bool = False  # each of them trains for itself
+    apart: bool = False  # each worker trains for itself
     probe: str = ""  # a name of `experiments.probes`, instead of a training
-    cache: str = OFF  # folder of what is kept between processes
-    longest: Seconds = 1200.0  # after which it is ended
+    cache: str = OFF  # folder of the library's cache
+    longest: Seconds = 1200.0  # after which the trial is killed
 
 
 class OutOfTimeError(Exception):
-    """The time of a run is over; what is missing is measured when it goes on."""
+    """The time of a run is over; the next run measures the missing rows."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Book:
-    """The rows so far: what is in it is not measured again, what is new is written."""
+    """The rows so far: a known row is not measured again, a new row is written."""
 
     path: Path
-    card: str = "emulated"  # or "real" for the one that is here
+    card: str = "emulated"  # or "real" for this machine's card
     folder: Path = Path("build") / "experiments"  # of trials' results and logs
     room: Bytes | None = None  # of a real card, for a trial that names no memory
-    copies: bool = False  # trials are copies of one process that has TensorFlow
+    copies: bool = False  # trials are copies of one process with TensorFlow
     deadline: float = float("inf")  # of the run, on `time.monotonic`
     rows: list[dict[str, Any]] = field(default_factory=list)
     _writing: Any = field(default_factory=Lock)
@@ -124,7 +124,7 @@ class Book:
                 )
 
     def find(self, key: Row) -> dict[str, Any] | None:
-        """The row of this key, if there is one."""
+        """Return the row of this key; None if there is none."""
         wanted = _as_written(key)
         for row in self.rows:
             if all(name in row and row[name] == wanted[name] for name in wanted):
@@ -134,19 +134,19 @@ class Book:
     def row(
         self, key: Row, trial: Trial, *, told: Callable[[dict[str, Any]], Any] = dict
     ) -> dict[str, Any]:
-        """The row of a trial; if it is not there, the trial is made.
+        """Return the row of a trial, which runs if the row is missing.
 
         Args:
-            key: What tells it from all others; begins the row.
-            trial: What is tried.
-            told: Makes of what was measured what is kept of it.
+            key: The row's first values, which no other row has.
+            trial: The trial.
+            told: Converts the measured values to the values of the row.
         """
         words = "-".join(str(value) for value in key.values())
         stem = re.sub(r"\W+", "-", words.lower()).strip("-")
         return self.once(key, lambda: told(measured(trial, self, stem)))
 
     def once(self, key: Row, measure: Callable[[], Row]) -> dict[str, Any]:
-        """The row of a key; if it is not there, it is measured and written."""
+        """Return the row of a key, which is measured and written if missing."""
         found = self.find(key)
         if found is not None:
             return found
@@ -165,7 +165,7 @@ class Book:
 
 
 def measured(trial: Trial, book: Book, stem: str) -> dict[str, Any]:
-    """Run a trial in a process, or in one for each worker, and say how it ended.
+    """Run a trial in a process for each worker, and return its row.
 
     Raises:
         OutOfTimeError: If the run's time ended before the trial did.
@@ -180,7 +180,7 @@ def measured(trial: Trial, book: Book, stem: str) -> dict[str, Any]:
         old.unlink(missing_ok=True)
     real = book.card == "real"
     asked = asdict(trial) | {"limit": None}
-    if real:  # the host's memory is its own
+    if real:  # the host has its own memory
         asked["knobs"] = {k: v for k, v in trial.knobs.items() if k != "host_memory"}
         asked |= {"limit": trial.memory or book.room, "slow_motion": 1.0}
     words = [sys.executable, "-m", "experiments.trial"]
@@ -216,7 +216,7 @@ def _environment(trial: Trial, *, real: bool) -> dict[str, str]:
     known = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", VARIABLE: trial.cache}
     path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     known |= {"PYTHONPATH": os.pathsep.join(path)}
-    if real:  # a limit is taken in one piece
+    if real:  # the limit is allocated in one piece
         return known | {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}
     return emulate.environment(
         trial.memory or (None if trial.card else _ENOUGH),
@@ -237,7 +237,7 @@ def _ended(
     left: Seconds,
     start: Callable[..., Any] = spawned,
 ) -> int | None:
-    """The exit status; None if it had to be ended, with all that it had started."""
+    """Return the exit status; None if the trial was killed, with its children."""
     if trial.workers > 1:
         return launch(words, workers=trial.workers, environ=environ, out=sink)
     until, code = time.monotonic() + min(trial.longest, left), None
@@ -255,7 +255,7 @@ def _ended(
 
 
 def why_it_failed(log: str, code: int) -> str | None:
-    r"""The line of a log that says why: ours, out of memory, else the last error.
+    r"""Return a log's line of the cause: our error, out of memory, or the last error.
 
     Example:
         >>> why_it_failed("Traceback ...\nValueError: no\n", 1)
@@ -275,7 +275,7 @@ def why_it_failed(log: str, code: int) -> str | None:
 
 
 def _say(key: Row, row: Row) -> None:
-    """One line for the terminal, and why a training ended."""
+    """Print one line of a row, and the reason why a training ended."""
     words = ", ".join(f"{value}" for value in key.values())
     told = f"{row['seconds']:.0f} s"
     if peak := row.get("peak_bytes"):
@@ -289,7 +289,7 @@ def _say(key: Row, row: Row) -> None:
 
 
 def _as_written(values: Row) -> dict[str, Any]:
-    """As they are when they have been read again: tuples are lists."""
+    """Convert values as a file does: tuples become lists."""
     return json.loads(json.dumps(values))
 
 
@@ -300,6 +300,6 @@ def _write_lines(path: Path, settings: Row, rows: Rows) -> None:
 
 
 def read_lines(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A file's circumstances with settings, and its rows."""
+    """Read a file's circumstances with settings, and its rows."""
     head, *rows = (json.loads(line) for line in path.read_text().splitlines())
     return head, rows

@@ -1,8 +1,8 @@
-"""Rows in numbers: how they ended, their steps, statistics over processes.
+"""Numbers of rows: ends of trainings, steps, statistics over processes.
 
-A value is what one process measured, such as the median of its steps: steps of one
-process share its plan and its luck. Two ways differ for certain only where the
-intervals of at least three processes each do not cross.
+A value is of one process, such as the median of its steps: steps of one process are not
+independent. Two ways differ for certain only where the intervals of at least three
+processes each do not cross.
 """
 
 import math
@@ -18,7 +18,7 @@ __all__ += ["promised", "ratio", "said", "step_of", "trained"]
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 
-_ENOUGH = 3  # processes, of which an interval says something
+_ENOUGH = 3  # least processes for a meaningful interval
 _SURE = 0.95
 _WARM = 2  # steps that initialise
 
@@ -34,7 +34,7 @@ def trained(row: Row) -> bool:
 
 
 def commits(rows: Rows) -> str:
-    """The commits of rows with their counts, the most frequent first.
+    """List the commits of rows with their counts, the most frequent first.
 
     Example:
         >>> commits([{"commit": "0123456789ab"}, {"commit": "cd"}, {"commit": "cd"}])
@@ -46,12 +46,12 @@ def commits(rows: Rows) -> str:
 
 
 def ending(row: Row) -> str:
-    """The reason why a training ended early; empty if it did not."""
+    """Return the reason why a training ended early; empty if it did not."""
     return row["error"] or (row.get("refused") or {}).get("error") or ""
 
 
 def step_of(row: Row) -> float:
-    """The median step of a process, without those that initialise.
+    """Return the median step of a process, without initialising steps.
 
     Example:
         >>> step_of({"step_seconds": [9.0, 8.0, 1.0, 3.0, 2.0]})
@@ -62,14 +62,14 @@ def step_of(row: Row) -> float:
 
 
 def promised(row: Row, plain: float | None) -> float | None:
-    """The predicted step over plain Keras's measured step."""
+    """Return the predicted step over plain Keras's measured step."""
     own = (row.get("report") or {}).get("predicted_seconds")
     return own / plain if own and plain else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A median of processes, the ends of its interval, and how many they are."""
+    """A median over processes, the ends of its interval, and their number."""
 
     median: float
     low: float
@@ -78,9 +78,9 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The median, and the order statistics that hold it in 95 % of cases.
+    """Return the median, with order statistics as its interval of 95 %.
 
-    Of fewer than six values these are the ends, which hold it less often.
+    Of fewer than six values the ends are the interval, of a lower confidence.
 
     Example:
         >>> estimate([3.0, 1.0, 2.0])
@@ -89,7 +89,7 @@ def estimate(values: Sequence[float]) -> Estimate:
         (2, 8)
     """
     ordered, count = sorted(values), len(values)
-    outside, below = 0.0, 0  # how many of each end are left out
+    outside, below = 0.0, 0  # values left out at each end
     for k in range(count // 2):
         outside += 2 * math.comb(count, k) / 2**count
         if outside > 1 - _SURE:
@@ -101,7 +101,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def ratio(own: Estimate, base: Estimate) -> Estimate:
-    """One over another; the interval is as wide as both make it.
+    """Divide two estimates; the interval is as wide as both make it.
 
     Example:
         >>> two = estimate([2.0, 2.0, 4.0])
@@ -117,7 +117,7 @@ def ratio(own: Estimate, base: Estimate) -> Estimate:
 
 
 def differ(one: Estimate, other: Estimate) -> bool:
-    """Tell whether it is decided that they differ.
+    """Tell whether two estimates differ for certain.
 
     Example:
         >>> low, high = estimate([1.0, 1.1, 1.2]), estimate([1.3, 1.4, 1.5])
@@ -129,7 +129,7 @@ def differ(one: Estimate, other: Estimate) -> bool:
 
 
 def said(value: Estimate) -> str:
-    """The median, and its interval where there is one.
+    """Write the median, and its interval where there is one.
 
     Example:
         >>> said(estimate([1.0, 2.0, 3.0])), said(estimate([1.0]))

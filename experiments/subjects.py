@@ -1,7 +1,7 @@
-"""Five models at the size at which they are trained in earnest, and what grows in each.
+"""Five models at real sizes, each with one argument that grows.
 
-On a dry card (`lms.emulation`) a step of any size takes little of this machine, and its
-time is the card's: what kernels and copies take by its data sheet.
+On a dry card (`lms.emulation`) a step of any size takes little of this machine. Its
+time is the card's: kernels and copies take times by the data sheet.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ LIMITED = ("swapping", "grappler", "unified")  # of TensorFlow and the driver
 _RULE_SHARES = (None, 0.8, 0.7, 0.6, 0.5)  # of the card; IBM's own is 0.9
 _PLANNED = ("callback", *RULES)
 PRESET = "v100-pcie"
-_SLOWER = {"a100": 2.5, "h100": 7.5, "h200": 7.5, "gh200": 7.5}  # than for a V100
+_SLOWER = {"a100": 2.5, "h100": 7.5, "h200": 7.5, "gh200": 7.5}  # times a V100's
 
 NAMES = {
     "plain": "plain Keras",
@@ -49,7 +49,7 @@ NAMES = {
 
 
 def short(way: str) -> str:
-    """A way without its mode.
+    """Return a way without its mode.
 
     Example:
         >>> short("remat:activations"), named("remat:activations")
@@ -59,7 +59,7 @@ def short(way: str) -> str:
 
 
 def named(way: str) -> str:
-    """Its name for sentences."""
+    """Return a way's name for sentences."""
     return NAMES[short(way)]
 
 
@@ -70,18 +70,18 @@ class Subject:
     title: str
     model: str  # a name of `experiments.models`
     shape: Mapping[str, int]
-    small: Mapping[str, int]  # the same, for rehearsals
+    small: Mapping[str, int]  # the shape for rehearsals
     knob: str  # the argument that grows
-    sizes: tuple[int, int, int]  # from where, and in steps: coarse, then fine ones
-    slow_motion: float  # in which a step on a V100 takes seconds of this machine
+    sizes: tuple[int, int, int]  # start, coarse increment, fine increment
+    slow_motion: float  # so that a V100's step takes seconds of this machine
     peers: tuple[str, ...]  # ways of others that take no budget
 
     def slow_motion_of(self, card: str) -> float:
-        """Slow motion of this model on another card than a V100."""
+        """Return the slow motion of this model on a card."""
         return self.slow_motion * _SLOWER.get(card.partition("-")[0], 1)
 
     def trial(self, way: str, *, small: bool, **more: Any) -> Trial:
-        """Train it in a way, on a V100 with PCIe 3.0 if nothing else is said."""
+        """Make a trial of a way, by default on a V100 with PCIe 3.0."""
         knobs = {"host_memory": "256GiB"} if way in _PLANNED else {}
         card = more.pop("preset", PRESET)
         link = (name for name, one in LINKS.items() if one.h2d == PRESETS[card].h2d)
@@ -98,7 +98,7 @@ _TINY = {"width": 64, "depth": 2, "heads": 2, "batch": 4}
 
 
 def _batches(model: str, title: str, shape: Mapping[str, int], *sizes: int) -> Subject:
-    """A model whose batch grows."""
+    """Make a subject whose batch grows."""
     small, start, coarse, fine = {"size": 64, "batch": 8}, *sizes
     is_text = model != "resnet50"
     if is_text:
@@ -140,9 +140,9 @@ SUBJECTS: Mapping[str, Subject] = {
 
 
 def attempts(book: Book, key: dict[str, Any], trial: Trial) -> Row:
-    """The row of a way that is tuned for a part of the card, and for less if it dies.
+    """Return a trial's row; IBM's rule is tuned for less of the card until it trains.
 
-    Each try is a row; a way that is not tuned so has one.
+    Each try is a row; other ways have one try.
     """
     if trial.way not in RULES or not trial.memory:
         return book.row(key, trial)
@@ -156,7 +156,7 @@ def attempts(book: Book, key: dict[str, Any], trial: Trial) -> Row:
 
 
 def to_be_had(ways: Sequence[str], card: str) -> list[str]:
-    """Ways that a card has: an emulated one has no unified memory, and no XLA.
+    """Return ways that a card has: an emulated card lacks unified memory and XLA.
 
     Example:
         >>> to_be_had(["rule", "unified"], "emulated")
@@ -166,5 +166,5 @@ def to_be_had(ways: Sequence[str], card: str) -> list[str]:
 
 
 def in_mib(size: float) -> Bytes:
-    """Whole MiB, downwards."""
+    """Round bytes down to whole MiB."""
     return int(size) // MIB * MIB

@@ -2,13 +2,13 @@
 
     python -m experiments.trial JSON FILE
 
-What is asked for is a `Trial` of `experiments.runner`. The training is `fit`, without
-XLA in all ways but `xla`. A refusal (`BudgetError`) is a result;
-anything else that ends the training ends the process, and whoever started it says why.
+JSON is a `Trial` of `experiments.runner`. The training is `fit`, with XLA only in the
+way `xla`. A refusal (`BudgetError`) is a result. Any other error ends the process, and
+`experiments.runner` finds the cause in the log.
 
 The row has each step's seconds, its loss bit for bit, digests of all variables, the
 allocator's peak without the first step, which initialises, and the callback's report.
-Seconds are the card's: those of the clock over its slow motion. Sizes are bytes.
+Seconds are the card's: the clock's over the slow motion. Sizes are bytes.
 """
 
 import ctypes
@@ -45,7 +45,7 @@ __all__ = ["main"]
 _DEVICE = "GPU:0"
 _TIMES = ("seconds", "h2d_busy", "d2h_busy", "predicted_seconds", "unplanned_seconds")
 _SEED = 7
-_WORKSPACE = {False: "8", True: "32"}  # MiB of cuDNN; more where times are read too
+_WORKSPACE = {False: "8", True: "32"}  # MiB of cuDNN; more where times are measured
 _PR_SET_PDEATHSIG = 1
 _ALLOCATION = ("requested_bytes", "allocation_bytes", "addr", "tf_op", "region_type")
 _ALLOCATION += ("shape", "bytes_allocated")
@@ -56,7 +56,7 @@ _WITHOUT = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a trial, given as JSON, and write a row to a file; what fails raises."""
+    """Run a trial, given as JSON, and write its row to a file."""
     asked, output = json.loads(arguments[0]), Path(arguments[1])
     _end_with_parent()
     if front := os.environ.get(FRONT):
@@ -80,9 +80,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _end_with_parent() -> None:
-    """A run that is killed leaves no process that holds a card (prctl(2)).
+    """End this process with its parent: a killed run frees the card (prctl(2)).
 
-    Where the host's memory runs out, this process is ended, and no other.
+    Where the host's memory runs out, Linux kills this process before others.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     with suppress(OSError):
@@ -90,7 +90,7 @@ def _end_with_parent() -> None:
 
 
 def _prepare_card(asked: Mapping[str, Any]) -> None:
-    """Options of the card, and a limit of its memory where the card is a real one.
+    """Set the card's options, and a limit of memory where the card is real.
 
     Where bits are compared, cuDNN chooses among the same algorithms in all ways.
     """
@@ -106,7 +106,7 @@ def _prepare_card(asked: Mapping[str, Any]) -> None:
 
 
 def _ask(name: str, knobs: Mapping[str, Any], output: Path) -> None:
-    """Ask a probe; what it finds is written at once, for a process that dies."""
+    """Run a probe; write each finding at once, in case the process dies."""
     from experiments.probes import questions, transports
     from lms.tf.measure.devices import find_device
 
@@ -156,7 +156,7 @@ def _trained(asked: Mapping[str, Any], turn: Turn) -> dict[str, Any]:
 
 
 def _built(asked: Mapping[str, Any]) -> tuple[Ready, int]:
-    """A model as README says it is built; within `on_host` where it must be."""
+    """Build a model as README does; within `on_host` where it does not fit."""
     given = asked["way"], asked["model"], asked["shape"]
     keras.utils.set_random_seed(_SEED)
     with suppress(tf.errors.ResourceExhaustedError):
@@ -168,7 +168,7 @@ def _built(asked: Mapping[str, Any]) -> tuple[Ready, int]:
 
 
 def _fed(asked: Mapping[str, Any], ready: Ready, parts: int) -> dict[str, Any]:
-    """Arrays as a user gives them, or one batch at a time from the host."""
+    """Make the data of `fit`: arrays, or one batch at a time from the host."""
     _, x, y, batch = ready
     if asked["feed"] == "arrays":
         count = max(1, _length(x) // batch)
@@ -193,9 +193,9 @@ def _length(x: Any) -> int:
 
 
 class _Watch(keras.callbacks.Callback):
-    """Seconds, losses and peaks of each step, and a trace of the last.
+    """Records seconds, losses and peaks of each step, and a trace of the last.
 
-    So many batches, `parts`, are one step; workers of a job begin together.
+    A step has `parts` batches; workers of a job begin the third step together.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class _Watch(keras.callbacks.Callback):
         self._trace.close()
 
     def close(self) -> None:
-        """End a trace that a failing step left open, and give back what is held."""
+        """End a trace that a failing step left open, and free held memory."""
         self._held = None
         with self._turns, suppress(Exception):
             self._trace.close()
@@ -259,12 +259,12 @@ class _Watch(keras.callbacks.Callback):
         return self._recorded.spans if self._recorded else []
 
     def row(self) -> dict[str, Any]:
-        """Numbers of the steps seen."""
+        """Return the numbers of the steps so far."""
         later = self._peaks[1:] or self._peaks
         peak = tf.config.experimental.get_memory_info(_DEVICE)["peak"]
         found = {
             "losses": self._losses,
-            # What is recorded takes longer.
+            # A recorded step takes longer.
             "step_seconds": self._seconds[:-1] if self._recorded else self._seconds,
             "first_seconds": self._first,
             "peak_bytes": max(later, default=peak),
@@ -294,7 +294,7 @@ class _Watch(keras.callbacks.Callback):
         self._trace.enter_context(mark)
 
     def _events(self) -> dict[str, Any]:
-        """The recorded step's allocations and kernels, in nanoseconds."""
+        """Return the recorded step's allocations and kernels, in nanoseconds."""
         from profiling.sessions import MARK
 
         known = ("model", "way", "shape", "budget", "deterministic", "limit")
@@ -325,7 +325,7 @@ class _Watch(keras.callbacks.Callback):
 
 
 def _held_beside(peak: int) -> Any:
-    """Take all that a step leaves of the card, and a twentieth of what it takes."""
+    """Take all memory that a step leaves free, and a twentieth of its peak."""
     from experiments.probes.questions import hold
     from lms.tf.measure.devices import find_device
 
@@ -334,13 +334,13 @@ def _held_beside(peak: int) -> Any:
 
 
 def _report(ours: Any, slow: float) -> dict[str, Any] | None:
-    """The numbers of the training step; None before its first plan."""
+    """Return the numbers of the training step; None before its first plan."""
     numbers = (report.numbers() for report in ours.report if report.kind == "train")
     return next((_paced(each, slow) for each in numbers), None)
 
 
 def _allocations(ours: Any, spans: Sequence[Span]) -> dict[str, Any] | None:
-    """Ops that took other memory than was expected; None for a step without a plan."""
+    """Compare expected and logged memory of ops; None for a step without a plan."""
     from profiling.allocations import compare, expected, logged
     from profiling.sessions import MARK
 
@@ -360,7 +360,7 @@ def _allocations(ours: Any, spans: Sequence[Span]) -> dict[str, Any] | None:
 
 
 def _paced(values: dict[str, Any], slow: float) -> dict[str, Any]:
-    """Seconds and rates of a card that runs in slow motion, as they are without it."""
+    """Convert seconds and rates of a card in slow motion to the card's own."""
     for key, value in values.items():
         if value and key.endswith(("throughput", "_per_second")):
             values[key] = value * slow
@@ -370,7 +370,7 @@ def _paced(values: dict[str, Any], slow: float) -> dict[str, Any]:
 
 
 def _curves(timeline: Any) -> dict[str, list[int]]:
-    """Bytes over the step, op by op, in at most 400 places; and the ops of each."""
+    """Return curves of bytes over the step, of at most 400 points, and their ops."""
     planned = timeline.planned
     curves = {"plain": timeline.unplanned.device, "planned": planned.device}
     curves |= {"host": planned.host}
@@ -380,7 +380,7 @@ def _curves(timeline: Any) -> dict[str, list[int]]:
 
 
 def _digests(model: keras.Model) -> dict[str, Any]:
-    """Hash all variables, the optimizers' too, together, and each one, cut short."""
+    """Hash all variables, the optimizers' too: together, and each to 12 digits."""
     whole, each = hashlib.sha256(), []
     known = {id(one): one for one in vars(model).values()}.values()
     own = [one for one in known if isinstance(one, keras.optimizers.Optimizer)]

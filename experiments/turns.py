@@ -1,7 +1,7 @@
-"""The card for one trial alone, or for many: what is timed waits for its turn.
+"""Gives the card to one timed trial alone, or to many trials that are not timed.
 
-`VARIABLE` names the folder of two locks, which trials beside each other share; without
-it nobody waits. Who wants the card alone goes before those who come later.
+The variable `VARIABLE` names the folder of two locks, which trials at once share;
+without it no trial waits. A trial that wants the card alone goes before later trials.
 """
 
 import fcntl
@@ -20,11 +20,11 @@ from lms.units import Seconds
 __all__ = ["VARIABLE", "Turn", "turn_of"]
 
 VARIABLE = "EXPERIMENTS_TURNS"
-_MOST = 90  # seconds of a turn, after which a process that hangs is ended
+_MOST = 90  # seconds of a turn, after which the process is ended
 
 
 class Turn:
-    """One process's turn; within a turn another one costs nothing."""
+    """The turn of a process; a turn within a turn does nothing."""
 
     def __init__(self, folder: str | None, *, alone: bool) -> None:
         names = (Path(folder, name) for name in ("gate", "card")) if folder else ()
@@ -34,7 +34,7 @@ class Turn:
 
     @contextmanager
     def taken(self, *, alone: bool = True) -> Iterator[None]:
-        """Have the card: alone, if that is asked for and anything here is timed."""
+        """Hold the card: alone if `alone` and the trial is timed, else with others."""
         self._depth += 1
         is_first = self._depth == 1 and bool(self._locks)
         if is_first:
@@ -54,13 +54,13 @@ class Turn:
         fcntl.flock(card, kind)
         fcntl.flock(gate, fcntl.LOCK_UN)
         self.waited += time.monotonic() - begun
-        if emulated_memory() is None:  # which may be slow
+        if emulated_memory() is None:  # an emulated card may be slow
             signal.alarm(_MOST)
 
     def around(
         self, function: Callable[..., Any], *, alone: bool = True
     ) -> Callable[..., Any]:
-        """The function, called within a turn."""
+        """Wrap a function: each call is within a turn."""
 
         @wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -71,7 +71,7 @@ class Turn:
 
 
 def turn_of(asked: Mapping[str, Any]) -> Turn:
-    """The turn of a trial; where others run beside it, its planning waits too."""
+    """Make the turn of a trial; beside other trials its planning takes turns too."""
     folder = os.environ.get(VARIABLE)
     timed = asked["traced"] or asked["probe"] or not asked["deterministic"]
     turn = Turn(folder, alone=bool(timed))
@@ -79,7 +79,7 @@ def turn_of(asked: Mapping[str, Any]) -> Turn:
         from lms.tf import prepare
         from lms.tf.measure import workload
 
-        # Scratch is no time.
+        # Scratch is measured in bytes: no need to be alone.
         prepare._measured = turn.around(prepare._measured, alone=False)  # noqa: SLF001
         workload.measure_costs = turn.around(workload.measure_costs)
         workload.measure_hardware = turn.around(workload.measure_hardware)

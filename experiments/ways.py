@@ -1,19 +1,19 @@
-"""Ways to train: plain Keras, the callback, IBM's rule, and what others offer.
+"""Ways to train: plain Keras, the callback, IBM's rule, and other methods.
 
     plain            Keras without XLA; xla: with it
     callback         `LMSCallback()`
     rule             IBM's rule, tuned as its users had it
-    serialised       the same with all levels serialised, and every copy waited for
+    serialised       IBM's rule with all levels serialised, and every copy waited for
     by_hand          blocks within `tf.recompute_grad`, as `experiments.blocks` has them
-    remat:MODE       built within `keras.RematScope(mode=MODE)`; for `list_of_layers`
-                     those are listed that keep no state, since a layer runs twice
+    remat:MODE       built within `keras.RematScope(mode=MODE)`; `list_of_layers` lists
+                     layers without state, since a layer runs twice
     mixed:POLICY     built under a dtype policy such as `mixed_bfloat16`: other numbers
     accumulate:N     Keras's gradient accumulation: N batches of an N-th are one step
     swapping         plain Keras in less memory, where TensorFlow swaps by itself
-    grappler         the same with TensorFlow's recomputation heuristics
+    grappler         plain Keras with TensorFlow's recomputation heuristics
     unified          the driver moves pages: unified memory, which only a real card has
 
-A careful user's form of each.
+Each way has a careful user's form.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,10 +38,10 @@ _OURS: Mapping[str, Mapping[str, Any]] = {
 
 
 def built(way: str, name: str, shape: Mapping[str, Any]) -> tuple[Ready, int]:
-    """A model ready to train in a way, and how many batches are one of its steps.
+    """Build a model to train in a way; return model and batches of a step.
 
     Raises:
-        ValueError: If the way cannot be had for the model.
+        ValueError: If the batch cannot be split for accumulation.
     """
     kind, _, mode = way.partition(":")
     make = partial(MODELS[name], **shape)
@@ -68,12 +68,12 @@ def _scope(mode: str, make: Callable[[], Ready]) -> keras.RematScope:
         return keras.RematScope(mode=mode)
     layers: list[Any] = make()[0].layers
     names = [layer.name for layer in layers if not layer.non_trainable_variables]
-    keras.utils.clear_session()  # or layers of the next model had other names
+    keras.utils.clear_session()  # or layers of the next model get other names
     return keras.RematScope(mode=mode, layer_names=names)
 
 
 def callback_of(way: str, budget: int | None, knobs: Mapping[str, Any]) -> Any:
-    """The callback of a way; None where it has none."""
+    """Make the callback of a way; None if the way has none."""
     if way not in _OURS:
         return None
     from lms import LMSCallback
@@ -82,5 +82,5 @@ def callback_of(way: str, budget: int | None, knobs: Mapping[str, Any]) -> Any:
 
 
 def running(way: str) -> AbstractContextManager[Any]:
-    """The context that a way's steps need."""
+    """Return the context that a way's steps need."""
     return compat.recomputed_by_grappler() if way == "grappler" else nullcontext()

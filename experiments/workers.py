@@ -1,4 +1,4 @@
-"""Several workers of one machine, beside as many that train each for itself.
+"""Several workers of one job, beside as many processes that train for themselves.
 
 The case study's network at a small size trains in processes of this machine, each with
 a card of its own of half of what plain Keras takes, with the callback:
@@ -7,8 +7,8 @@ a card of its own of half of what plain Keras takes, with the callback:
     apart      as many processes that train each for itself
     plain      workers of one job without the callback, in cards with room for all
 
-Processes share this machine's cores, so as many apart are the fair base: efficiency
-is a median step apart over a median step together.
+Processes share this machine's cores, so as many processes apart are the fair base:
+efficiency is a median step apart over a median step together.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ _WARM = 5
 
 
 def measure(book: Book, _: str, options: Any) -> None:
-    """Run each job, in rounds; jobs of other sizes must not run beside each other."""
+    """Run each job, in rounds; jobs of different sizes must not run at once."""
     trial = Trial(model="unet", shape=_SHAPE, steps=options.steps, memory=GIB)
     for repeat in range(1, options.repeats + 1):
         alone = book.row({"kind": "alone", "workers": 1, "repeat": repeat}, trial)
@@ -46,7 +46,7 @@ def measure(book: Book, _: str, options: Any) -> None:
 
 
 def answer(rows: Rows) -> Answer:
-    """Efficiency by the count of workers."""
+    """Report efficiency by the number of workers."""
     alone = _step(rows, "alone", 1)
     body: list[list[str]] = []
     verdicts: list[Verdict] = []
@@ -81,7 +81,7 @@ def answer(rows: Rows) -> Answer:
 
 
 def _step(rows: Rows, kind: str, workers: int) -> Estimate | None:
-    """A value for each job: the median of all of its workers' steps."""
+    """Estimate a step over jobs; a job's value is the median of its workers' steps."""
     found: list[float] = []
     for row in rows:
         if (row["kind"], row["workers"]) == (kind, workers) and trained(row):

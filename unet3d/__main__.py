@@ -67,7 +67,7 @@ def _how_to_go_on(options: argparse.Namespace) -> str:
     if run is None or not (run / "configuration.json").is_file():
         return ""
     words = ["python", "-m", "unet3d", "train", "--resume", str(run)]
-    return f"Go on with it: {shlex.join(words)}"
+    return f"Resume the run: {shlex.join(words)}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -93,7 +93,7 @@ def _add_synthesize(commands: Any) -> None:
     text = "write BraTS-like subjects as NIfTI files, labels brats2017"
     command = _command(commands, "synthesize", text, _synthesize)
     command.add_argument("--output", type=Path, required=True, help="folder to fill")
-    command.add_argument("--subjects", type=int, default=12, help="how many")
+    command.add_argument("--subjects", type=int, default=12, help="their number")
     command.add_argument("--seed", type=int, default=0, help="same seed, same voxels")
 
 
@@ -106,9 +106,9 @@ def _add_check(commands: Any) -> None:
     command.add_argument(
         "--unlabelled",
         action="store_true",
-        help="scans that have no labels",
+        help="check scans without labels",
     )
-    command.add_argument("--json", type=Path, metavar="FILE", help="what was found")
+    command.add_argument("--json", type=Path, metavar="FILE", help="file of findings")
 
 
 def _add_train(commands: Any) -> None:
@@ -129,22 +129,20 @@ def _add_train(commands: Any) -> None:
     add(
         "--lms",
         action=argparse.BooleanOptionalAction,
-        help="large model support; where a step does not fit, if left out",
+        help="large model support where a step does not fit; on if left out",
     )
     add("--budget", type=_size, metavar="SIZE", help="device memory, such as 12GiB")
     add("--mixed-precision", action="store_true", help="activations in float16")
     add("--linear-heads", action="store_true", help="heads without normalisation")
     boolean = argparse.BooleanOptionalAction
     add("--augment", dest="varied", action=boolean, default=True, help="vary examples")
-    text = (
-        "train on so many workers of this host, each with a GPU of its own; leave it "
-    )
-    text += "out in a job of Slurm, Ray or Kubernetes"
+    text = "workers of this host to train on, each with a GPU of its own; leave it out "
+    text += "in a job of Slurm, Ray or Kubernetes"
     add("--workers", type=int, default=1, metavar="N", help=text)
     _add_grouping(command)
     add("--split", type=Path, help="split.json of another run")
-    text = "go on with the run in FOLDER, or in --output, with its own options; "
-    text += "--data, --epochs, --lms, --budget, --workers and --cache may be others"
+    text = "resume the run in FOLDER, or in --output, with the run's options; only "
+    text += "--data, --epochs, --lms, --budget, --workers and --cache may change"
     add("--resume", nargs="?", type=Path, const=True, metavar="FOLDER", help=text)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     add("--cache", type=Path, default=Path(base) / "unet3d", help="prepared subjects")
@@ -152,7 +150,7 @@ def _add_train(commands: Any) -> None:
 
 
 def _add_predict(commands: Any) -> None:
-    command = _command(commands, "predict", "segment subjects by a run", _predict)
+    command = _command(commands, "predict", "segment subjects with a run", _predict)
     add = command.add_argument
     add("--run", type=Path, required=True, dest="trained", help="folder of a training")
     add("--data", type=Path, required=True, help="folder of subjects")
@@ -169,8 +167,8 @@ def _add_evaluate(commands: Any) -> None:
     add("--truth", type=Path, required=True, help="folder of subjects")
     _add_scheme(command)
     add("--predictions", type=Path, nargs="+", required=True, help="folders")
-    text = "one per folder; folders of one name are averaged"
-    add("--names", nargs="+", help=f"{text}; the folders' own if left out")
+    text = "one name per folder, to average folders of one name"
+    add("--names", nargs="+", help=f"{text}; the folders' names if left out")
     add("--output", type=Path, required=True, help="folder of the report")
     add("--empty-rule", choices=("brats", "nan"), default="brats")
     add("--size", type=int, help="compare on cubes, as the case study did")
@@ -213,7 +211,7 @@ def _bars(console: Console, *, shown: bool = True) -> Progress:
         TimeElapsedColumn(),
         console=console,
         disable=not shown,
-        transient=not console.is_terminal,  # lines are written there
+        transient=not console.is_terminal,  # a log has lines instead
     )
 
 
@@ -262,7 +260,7 @@ def _train(options: argparse.Namespace, console: Console) -> int:
     workers = join()
     from unet3d.training import train
 
-    # A run that is resumed must end as if it had never stopped.
+    # A resumed run must end in the weights of an uninterrupted one.
     tf.config.experimental.enable_op_determinism()
     try:
         with _bars(console, shown=workers.is_chief) as progress:
@@ -278,9 +276,9 @@ def _train(options: argparse.Namespace, console: Console) -> int:
             )
     except tf.errors.ResourceExhaustedError as error:
         console.print(
-            f"Error: device memory must hold a step of {options.configuration.side}^3, "
-            "got too little. Train with --lms, or a smaller --size or --patch. "
-            f"TensorFlow said: {_reason(error)}",
+            f"Error: Could not train a step of {options.configuration.side}^3: device "
+            f"memory is too small ({_reason(error)}). Train with --lms, or a smaller "
+            "--size or --patch.",
             style="red",
             markup=False,
             soft_wrap=True,
@@ -336,7 +334,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
             f"`names` must be at most {MOST_SETS} different ones, to stay apart in a "
             f"figure, got {len(set(names))}. Evaluate some of them at a time."
         )
-    # A name in letters that the font lacks is boxes in figures, and right in tables.
+    # Letters that the font lacks are boxes in figures, and right in tables.
     warnings.filterwarnings("ignore", "Glyph")
     scheme = choose_scheme(options.label_scheme, options.truth)
     if scheme is None:
@@ -370,17 +368,17 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """The line of a long message that names the tensor that had no room."""
+    """Return the message's line that names the tensor that did not fit."""
     lines = str(error).splitlines()
     return next((line.strip() for line in lines if "OOM" in line), lines[0])
 
 
 def _set_up_tensorflow() -> None:
-    """Set what TensorFlow reads when it is imported."""
+    """Set variables that TensorFlow reads on import."""
     # Without oneDNN a 3-D convolution on a CPU takes three times the memory and ten
     # times the time.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    # Without a GPU's driver TensorFlow calls it an error that there is none.
+    # Without a GPU driver TensorFlow logs an error that there is no GPU.
     has_driver = any(map(os.path.exists, ("/proc/driver/nvidia", "/dev/dxg")))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_driver else "3")
 

@@ -1,11 +1,10 @@
 """Feeds training: an endless, repeatable sequence of batches as a `tf.data` pipeline.
 
-Which subject comes when, and how it is varied, is a function of (seed, epoch, place in
-the epoch) alone: training that starts again at epoch 7 sees what it would have seen.
+Order and augmentation of the examples depend on (seed, epoch, place in the epoch)
+alone: training resumed at epoch 7 sees the batches of an uninterrupted run.
 
-Every batch is full, so that a training step has one shape and one plan: where the
-subjects do not fill the last batch, the next shuffle of them does. Importing this does
-not import TensorFlow; its data sets do when they are made.
+Every batch is full, so that a training step has one shape and one plan: the next
+shuffle fills the last batch. TensorFlow is imported when a data set is made.
 
 Sources: flips and permutations of a cube as in D. G. Ellis's Keras code; shifts and
 scales of intensity as in Myronenko, arXiv 1810.11654, section 3.3.
@@ -27,17 +26,17 @@ if TYPE_CHECKING:
 __all__ = ["SCALE", "SHIFT", "Load", "Shape", "augment", "epoch_order"]
 __all__ += ["training_batches", "validation_batches"]
 
-# Gives one prepared subject: `functools.partial(load_prepared, files, ...)`.
+# Loads one prepared subject: `functools.partial(load_prepared, files, ...)`.
 Load: TypeAlias = Callable[[], tuple[Images, Labels]]
 # Voxels along each axis, channels, regions.
 Shape: TypeAlias = tuple[int, int, int]
-# In deviations of a normalised modality, and as a part of it.
+# Augmentation: at most 0.1 standard deviations up or down, and 10 % more or less.
 SHIFT = 0.1
 SCALE = 0.1
 
 
 def epoch_order(subjects: int, draws: int, *, seed: int, epoch: int) -> list[int]:
-    """Indices of the subjects that an epoch draws: shuffles, one after the other.
+    """Return the indices of the subjects that an epoch draws, shuffle after shuffle.
 
     Example:
         >>> sorted(epoch_order(3, 6, seed=0, epoch=0))
@@ -61,11 +60,11 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
     prefetch: int = 1,
     worker: tuple[int, int] = (0, 1),
 ) -> "tf.data.Dataset":
-    """Batches without end; an epoch is `steps` of them.
+    """Return endless batches; an epoch has `steps` batches.
 
-    Each worker, a rank of so many, draws other examples: together what one would draw
-    with as many times the batch size. `shape` is an example's; with `patches`, `loads`
-    give volumes that patches are drawn from; `varied` examples are augmented.
+    Each `worker`, (rank, workers), draws other examples: together the examples that
+    one worker draws with `workers` times the batch size. `shape` is an example's. With
+    `patches` they are patches of the volumes of `loads`; `varied` augments examples.
     """
 
     def examples() -> Iterator[tuple[Images, Labels]]:
@@ -88,7 +87,7 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
 def validation_batches(
     loads: Sequence[Load], shape: Shape, *, prefetch: int = 1
 ) -> "tf.data.Dataset":
-    """Each subject once, as it is, one per batch: so all batches have one shape."""
+    """Return each subject once, unaugmented, one per batch: all have one shape."""
     import tensorflow as tf
 
     def examples() -> Iterator[tuple[Images, Labels]]:
@@ -137,7 +136,7 @@ def _dataset(
     )
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     options = tf.data.Options()
-    # Only those asked for wait: each takes as much of the host's memory as a volume.
+    # Prefetch `prefetch` batches only: each takes a volume's bytes of host memory.
     options.experimental_optimization.inject_prefetch = False
     dataset = dataset.with_options(options)
     return dataset.prefetch(prefetch) if prefetch else dataset

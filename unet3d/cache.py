@@ -5,8 +5,8 @@ and times of change, the cube's size, the label scheme, and the version of the
 preparing code. So an entry never goes stale, a change makes a new one, and several
 runs and processes may share a folder.
 
-Bad subjects stop everything, unless they may be skipped; either way each is told, a
-reason that many share once. Nothing is left out in silence.
+A bad subject stops preparation, unless bad subjects may be skipped. Either way every
+bad subject is named, and a reason that several share is printed once.
 
 Known weakness: entries of changed data or settings stay until someone deletes them.
 """
@@ -29,11 +29,11 @@ from unet3d.subjects import Found, Problem, SubjectFiles
 
 __all__ = ["SKIP", "cache_entry", "load_prepared", "prepare_all", "usable"]
 
-# Raise it when `prepare` or the reading of files changes what comes out.
+# The version of cached arrays: raise it when `prepare` or reading changes them.
 VERSION = 3
-# The last words of an error that a flag can turn into a line of a list.
+# Ends an error of bad subjects, which --skip-bad turns into a list.
 SKIP = "Or leave bad subjects out with --skip-bad."
-_ENOUGH = 20  # bad subjects, after which no more are read
+_ENOUGH = 20  # bad subjects after which reading stops
 
 
 def load_prepared(
@@ -70,7 +70,7 @@ def cache_entry(
 
 
 def usable(found: Found, *, skip_bad: bool) -> tuple[SubjectFiles, ...]:
-    """The subjects whose files are all there."""
+    """Return the subjects with complete files; refuse bad subjects unless skipped."""
     if found.problems and not skip_bad:
         raise FileNotFoundError(_together(found.problems))
     if not found.subjects:
@@ -90,7 +90,7 @@ def prepare_all(
     skip_bad: bool,
     progress: Callable[[], None] = lambda: None,
 ) -> Found:
-    """Put every subject into the cache; tell those there and those left out."""
+    """Put every subject into the cache; return the prepared and the bad subjects."""
     good, problems = [], []
     for files in subjects:
         try:
@@ -114,7 +114,7 @@ def _fingerprint(path: Path, index: int | None) -> list[Any]:
 
 
 def _together(problems: Sequence[Problem]) -> str:
-    """Reasons, each once with the names of those that have it in common."""
+    """Join the reasons, each once, with the names of its subjects."""
     reasons = grouped((problem.name, problem.message) for problem in problems)
     told = [
         f"{len(names)} subjects are bad, {some(names)}; the first: {reason}"

@@ -1,4 +1,4 @@
-"""`python -m unet3d check`: shows what was found, and writes it as JSON."""
+"""`python -m unet3d check`: prints the findings, and writes them as JSON."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from unet3d.schemes import LabelScheme
 
 __all__ = ["BAD", "check"]
 
-BAD = 1  # the exit status where `train` would refuse the data
+BAD = 1  # the exit status for data that `train` refuses
 
 
 def check(
@@ -28,7 +28,7 @@ def check(
     json: Path | None,
     bars: Progress,
 ) -> int:
-    """Check a data set, say what was found, and give the exit status."""
+    """Check a data set, print the findings, and return the exit status."""
     if json is not None and json.is_dir():
         raise ValueError(f"`json` must be a file, got '{json}'. Name a file in it.")
     with bars:
@@ -52,10 +52,10 @@ def _show(found: DataSet, console: Console) -> None:
         several = f"{len(names)} subjects are bad, {some(names)}; the first:"
         title = several if len(names) > 1 else f"{names[0]} is bad:"
         _list(console, title, [reason], "red")
-    _list(console, "The data set cannot be trained with:", found.reasons, "red")
+    _list(console, "`train` refuses the data set:", found.reasons, "red")
     warned = grouped((s.name, w) for s in found.subjects for w in s.warnings)
     told = [f"{warning}: {some(names)}" for warning, names in warned.items()]
-    _list(console, "Beware:", [*found.warnings, *told], "yellow")
+    _list(console, "Warnings:", [*found.warnings, *told], "yellow")
     console.print(_table(found))
 
 
@@ -75,7 +75,7 @@ def _table(found: DataSet) -> Table:
         "subjects": str(len(found.subjects)),
         "bad": str(len(found.bad)),
         "with warnings": str(warned),
-        "patients of the others": str(len(found.patients)),
+        "patients of good subjects": str(len(found.patients)),
         "voxels (x, y, z)": _counts(subject.shape for subject in found.subjects),
         "spacing (mm)": _counts(subject.spacing for subject in found.subjects),
         "labels": ", ".join(map(str, labels)) or "none",
@@ -86,7 +86,7 @@ def _table(found: DataSet) -> Table:
 
 
 def _counts(values: Iterable[tuple[float, ...] | None], most: int = 4) -> str:
-    """Values and how often each is there, the most frequent first."""
+    """List the `most` frequent values with their counts."""
     counts = Counter(
         " x ".join(f"{number:.4g}" for number in value) for value in values if value
     )

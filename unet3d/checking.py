@@ -1,10 +1,10 @@
-"""Looks at a whole data set before training, and gathers all that is wrong with it.
+"""Checks a whole data set before training, and gathers all of its faults.
 
     folder --find--> files --look--> a Checked each --compare--> DataSet
 
-What `train` would refuse is a reason, and makes a subject bad. What it would take, but
-a person should know of, is a warning. Every reason comes from the code that `train`
-reads with, so the two agree.
+A *reason* is a fault for which `train` refuses a subject, which is then bad. A
+*warning* is a fault that `train` accepts. Reasons come from the code that `train` reads
+with, so both commands agree.
 """
 
 import hashlib
@@ -28,17 +28,17 @@ __all__ = ["Checked", "DataSet", "check_data", "check_subject"]
 
 Mask = NDArray[np.bool_]
 
-# An ellipsoid fills 0.52 of the box around it: less than half of that is no brain.
+# A brain fills at least 0.25 of its bounding box; an ellipsoid fills 0.52.
 _FILLED = 0.25
-_OUTSIDE = 0.01  # part of the labelled voxels that may lie outside of the brain
+_OUTSIDE = 0.01  # share of the labelled voxels that may lie outside of the brain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A subject: reasons why `train` would refuse it, and warnings where it would not.
+    """A checked subject: reasons why `train` refuses it, and warnings.
 
-    `shape` and `spacing` in mm are along (x, y, z), turned as all subjects are; None,
-    as `labels`, where nothing was read. `digest` finds images that are there twice.
+    `shape` and `spacing` (mm) are along (x, y, z) of the turned subject; both and
+    `labels` are None where nothing was read. Subjects with equal images share `digest`.
     """
 
     name: str
@@ -52,9 +52,9 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """A data set; `reasons` say why subjects that are sound cannot train together.
+    """A checked data set; `reasons` say why its good subjects cannot train together.
 
-    `patients` are without scans of bad subjects; `warnings` are of several subjects.
+    `patients` have the names of their good scans; `warnings` concern several subjects.
     """
 
     subjects: tuple[Checked, ...]
@@ -64,12 +64,12 @@ class DataSet:
 
     @property
     def bad(self) -> tuple[Checked, ...]:
-        """The subjects that `train` would refuse."""
+        """The subjects that `train` refuses."""
         return tuple(subject for subject in self.subjects if subject.reasons)
 
     @property
     def is_sound(self) -> bool:
-        """True if `train` would take all of it."""
+        """True if `train` accepts the data set."""
         return not self.bad and not self.reasons
 
 
@@ -149,7 +149,7 @@ def _warnings(
         if path.suffix == ".gz" and path.with_suffix("").is_file():
             yield f"{path.name} is read, {path.stem} beside it is not"
     for path in files.passed:
-        yield f"another file than {path.name} of its kind is read"
+        yield f"{path.name} is not read, another file of its kind is"
     turned = [*looked.images, *([looked.labels] if looked.labels else [])]
     yield from dict.fromkeys(doubt for one in turned for doubt in one.stored.doubts)
     images = [image.voxels for image in looked.images]
@@ -177,11 +177,11 @@ def _about_brain(brain: Mask, *, skull: bool) -> Iterator[str]:
     elif brain.any():
         box = brain[ndimage.find_objects(brain.astype(np.int8))[0]]
         if min(box.shape) == 1:
-            yield "what is not 0 is one voxel thick"
+            yield "the brain, all voxels but 0, is one voxel thick"
         if box.mean() < _FILLED:
             yield (
-                f"only {box.mean():.0%} of the box around what is not 0 is not 0: is "
-                "there noise outside of it?"
+                f"only {box.mean():.0%} of the box around the brain is not 0: is there "
+                "noise outside of the brain?"
             )
 
 
@@ -195,7 +195,7 @@ def _about_labels(labelled: Mask, brain: Mask) -> Iterator[str]:
 
 
 def _values(labels: NDArray[np.float32]) -> tuple[int, ...] | None:
-    """The values that there are; None if they are no labels."""
+    """Return the distinct values; None unless all are whole numbers of 8 bits."""
     with np.errstate(invalid="ignore"):
         whole = labels.astype(np.uint8)
     if not np.array_equal(whole, labels):
@@ -255,7 +255,7 @@ def _twice(subjects: Sequence[Checked]) -> Iterator[str]:
             groups.setdefault(subject.digest, []).append(subject.name)
     for names in groups.values():
         if len(names) > 1:
-            yield f"the same images are there more than once: {some(names)}"
+            yield f"several subjects have the same images: {some(names)}"
 
 
 def _labels(subjects: Sequence[Checked], scheme: LabelScheme | None) -> Iterator[str]:
@@ -265,7 +265,7 @@ def _labels(subjects: Sequence[Checked], scheme: LabelScheme | None) -> Iterator
     if scheme is None and values:
         fitting = [s.name for s in SCHEMES.values() if set(values) <= set(s.values)]
         yield (
-            "labels were not judged, as no label scheme was given: the values "
+            "labels were not checked without a label scheme: the values "
             f"{', '.join(map(str, values))} are allowed by "
             f"{' and '.join(fitting) or 'no scheme'}"
         )

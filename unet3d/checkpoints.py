@@ -1,12 +1,12 @@
-"""Saves after each epoch all that training goes on from, in one file.
+"""Saves the whole training state after each epoch, in one file.
 
-A run that is killed starts again at the end of its last complete epoch. Since order
-and variation of the examples follow from (seed, epoch), and all other state comes from
-the file, it ends in the same weights, bit for bit, as one that was never killed, if
-kernels are deterministic, as `train` asks for.
+A killed run restarts at the end of its last complete epoch. Order and augmentation of
+the examples follow from (seed, epoch), all other state comes from the file. With
+deterministic kernels, which `python -m unet3d train` turns on, the run ends in the
+weights of an uninterrupted run, bit for bit.
 
-`state.npz` is replaced by a rename, as the last file of an epoch: from whichever moment
-before it a run goes on, it writes the others again.
+`state.npz` is renamed into place as the last file of an epoch: a run that was killed
+earlier writes the epoch's other files again.
 """
 
 import io
@@ -27,10 +27,10 @@ from unet3d.lines import as_csv
 __all__ = ["MONITOR", "ResumePoint", "load_weights", "restore_state", "save_weights"]
 
 # Thresholded Dice: the loss of normalised heads moves by less than 1e-4 per epoch (see
-# `unet3d.model`), which a watcher would take for standing still.
+# `unet3d.model`), which a watcher would take for no progress.
 MONITOR = "val_dice_coefficient"
 
-# What comes of reading a file that is cut, scribbled over, or something else.
+# Errors of reading a file that is cut, damaged, or of another format.
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, EOFError)
 _DAMAGE += (zipfile.BadZipFile, zlib.error)
 _KNOWN = {"epoch", "finished", "history", "watchers"}
@@ -40,9 +40,9 @@ _WATCHED = ("best", "wait", "cooldown_counter", "stopped_epoch", "best_epoch")
 class ResumePoint(keras.callbacks.Callback):
     """Writes state, best and last weights, and the log, after each epoch.
 
-    It comes after the callbacks it saves, `watchers` whose decisions depend on earlier
-    epochs, so that it sees what they decided, and puts back what they knew (`known`, as
-    `restore_state` gives it) after they began anew. Of several workers one writes.
+    `watchers` are callbacks whose decisions depend on earlier epochs. They run before
+    this callback, which saves their state, and restores it from `known`, the result of
+    `restore_state`, when training begins. Of several workers one writes.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ResumePoint(keras.callbacks.Callback):
         self._began = 0.0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Put back what the watchers knew."""
+        """Restore the state of the watchers."""
         if self._known is not None:
             for watcher, values in zip(
                 self._watchers, self._known["watchers"], strict=True
@@ -72,11 +72,11 @@ class ResumePoint(keras.callbacks.Callback):
                 vars(watcher).update(values)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Take the time."""
+        """Start the clock of the epoch."""
         self._began = time.monotonic()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Write everything."""
+        """Write the files of the epoch."""
         values = {name: float(value) for name, value in (logs or {}).items()}
         seconds = round(time.monotonic() - self._began, 3)
         best = max((row[MONITOR] for row in self.history), default=float("-inf"))
@@ -107,15 +107,15 @@ def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
     """Put a run's last state into a model of the same settings.
 
     Returns:
-        The rest of the state: `epoch` to go on with, `finished`, `history`, how many
-        `workers` there were, and what `watchers` knew. None if no epoch was finished.
+        The rest of the state: `epoch` to go on with, `finished`, `history`, the number
+        of `workers`, and the state of `watchers`. None if no epoch was finished.
     """
     path = run / "state.npz"
     if not path.is_file():
         return None
     try:
         if not zipfile.is_zipfile(path):
-            raise ValueError("it is no whole npz file")
+            raise ValueError("no complete npz file")
         with path.open("rb") as file, np.load(file) as stored:
             arrays = {name: stored[name] for name in stored.files}
         rest = json.loads(str(arrays.pop("rest")))
@@ -139,31 +139,31 @@ def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
 
 
 def save_weights(model: Any, path: Path) -> None:
-    """Write weights as Keras does, complete or not at all."""
-    # HDF5 ends the process where its own file has no room.
+    """Write weights in Keras's format, complete or not at all."""
+    # HDF5 ends the process where the disk is full.
     weights = _InMemory()
     model.save_weights(weights)
     write_file(path, lambda file: file.write(weights.getbuffer()))
 
 
 def load_weights(model: Any, path: Path) -> None:
-    """Read what `save_weights` wrote."""
+    """Load weights that `save_weights` wrote."""
     content = _InMemory(path.read_bytes())
     try:
         with warnings.catch_warnings():
-            # Keras warns of layers that it leaves with the weights they began with.
+            # Keras only warns of layers for which the file has no weights.
             warnings.simplefilter("error", UserWarning)
             model.load_weights(content)
     except (OSError, RuntimeError) as error:
         raise _bad_weights(path, f"a damaged or other file ({error})") from error
     except (*_DAMAGE, UserWarning) as error:
-        raise _bad_weights(path, "those of another network") from error
+        raise _bad_weights(path, "weights of another network") from error
     if not all(np.isfinite(values).all() for values in model.get_weights()):
         raise _bad_weights(path, "values that are no numbers")
 
 
 class _InMemory(io.BytesIO):
-    """A file in memory, as Keras takes one whose text ends in these letters."""
+    """A file in memory. Keras requires that `str(file)` ends in .weights.h5."""
 
     def __str__(self) -> str:
         return "memory.weights.h5"
@@ -177,7 +177,7 @@ def _bad_weights(path: Path, got: str) -> ValueError:
 
 
 def _variables(model: Any) -> dict[str, Any]:
-    """All that a step changes, seed generators included, under names that sort."""
+    """Name all variables that a step changes, seed generators included, in order."""
     kinds = {"model": model.variables, "optimizer": model.optimizer.variables}
     return {
         f"{kind}{index:04d}": variable
@@ -187,6 +187,6 @@ def _variables(model: Any) -> dict[str, Any]:
 
 
 def _memory(watcher: keras.callbacks.Callback) -> dict[str, float]:
-    """A watcher's knowledge of earlier epochs."""
+    """Return a watcher's state from earlier epochs."""
     known = vars(watcher)
     return {name: float(known[name]) for name in _WATCHED if name in known}

@@ -1,12 +1,12 @@
-"""Turns subjects into the network's arrays, and its answers into files.
+"""Turns subjects into the network's arrays, and its probabilities into files.
 
     folder --read_subject--> Subject --prepare--> images, regions
     probabilities --resize--> brain's box --threshold--> regions --to_labels--> labels
         --paste--> (depth, height, width) --from_canonical--> (x, y, z) as stored
 
 Preparing is: crop to the brain, resize to a cube, normalise each channel over the
-brain, turn label values into overlapping regions. On the way back probabilities are
-resized, not labels: a linear mean of labels 1 and 4 would be neither. Importing this
+brain, turn label values into overlapping regions. After prediction probabilities are
+resized, not labels: a linear mean of labels 1 and 4 is neither label. This module
 imports no TensorFlow.
 
 Sources: cropping, resizing and normalising as in the Keras code of D. G. Ellis for
@@ -41,7 +41,7 @@ THRESHOLD = 0.5
 
 
 def brain_box(images: Images) -> Box:
-    """The slices of depth, height and width that hold all voxels other than zero."""
+    """Return the (depth, height, width) slices of the box around non-zero voxels."""
     brain = (images != 0).any(axis=-1)
     if not brain.any():
         raise ValueError(
@@ -70,7 +70,7 @@ def resize_labels(labels: Labels, size: int) -> Labels:
 def resize_volume(
     volume: NDArray[Voxel], shape: tuple[int, int, int], *, order: int = 1
 ) -> NDArray[Voxel]:
-    """Resize (depth, height, width) to any shape; its corners and its type stay.
+    """Resize (depth, height, width) to any shape; corners and dtype stay.
 
     `order` 0 takes the nearest voxel, 1 is linear.
     """
@@ -121,7 +121,7 @@ def prepare(
 
 
 def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
-    """Images as `prepare` gives, and the box that was cropped to."""
+    """Return images as `prepare` does, and the box of the crop."""
     box = brain_box(images)
     images = images[box]
     brain = (images != 0).any(axis=-1).astype(np.uint8)
@@ -133,7 +133,7 @@ def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
 
 
 def check_size(size: int) -> None:
-    """Refuse what is no size of a cube."""
+    """Refuse a size that is no positive integer."""
     check_integer("size", size, advice="Ask for one the network takes, such as 144.")
 
 
@@ -145,7 +145,7 @@ def restore(
 ) -> Labels:
     """Turn probabilities on the network's cube into labels of the whole volume.
 
-    Outside of the box that the cube was cropped from all is 0.
+    Voxels outside of `box`, from which the cube was cropped, are 0.
     """
     extents = (
         box[0].stop - box[0].start,
@@ -164,8 +164,8 @@ def restore(
 def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Labels:
     """Turn a probability for each region, the last axis, into label values.
 
-    A voxel is in a region only inside of those that hold it, so the larger regions stay
-    as they were predicted. Of regions that share no value the likelier is written.
+    A voxel is in a region only if it is in all enclosing regions, so larger regions
+    stay as predicted. Of regions that share no value the likelier is written.
 
     Example:
         >>> masks = np.array([[0, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]], float)
@@ -175,7 +175,7 @@ def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Label
     labels = np.zeros(probabilities.shape[:-1], dtype=np.uint8)
     sets = [set(values) for values in scheme.regions.values()]
     for k, written in enumerate(scheme.written):
-        assert written is not None  # or there were no such scheme
+        assert written is not None  # `LabelScheme` refuses None
         inside = probabilities[..., k] > THRESHOLD
         for other in range(len(sets)):
             if sets[other] > sets[k]:

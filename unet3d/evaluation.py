@@ -3,14 +3,14 @@
     truth, predictions --score--> Score per set, subject, region --summarise--> Summary
                                                                  --compare--> Comparison
 
-Sets of one name are models of one kind: a subject's score is their mean, as in the case
-study, where four models per resolution went into one box.
+Sets of one name are models of one kind: a subject's score is the mean over the models,
+as in the case study, where four models per resolution went into one box.
 
-On the source's grid by default. With a `size`, as in the case study, the cropped truth
-and the network's own cubes are resized to size^3 and compared there.
+Scores are on the source's grid by default. With a `size`, as in the case study, the
+cropped truth and the network's own cubes are resized to size^3 and compared there.
 
 Sources: Wilcoxon, Biometrics Bulletin 1(6), 1945, by way of scipy; Holm, Scandinavian
-Journal of Statistics 6(2), 1979, for the correction of the tests' number.
+Journal of Statistics 6(2), 1979, for the correction for multiple tests.
 
 Known weakness: with five subjects or fewer no two-sided p-value can be below 0.05.
 """
@@ -42,8 +42,8 @@ MEASURES = ("dice", "hd95", "lesion_dice", "lesion_hd95")
 class Score:
     """The scores of one subject's region in a set; NaN where the rule gives no number.
 
-    `missed` is in how many models of the set the region is empty where the truth is
-    not, or the other way round.
+    `missed` counts the set's models for which the region is empty in either truth or
+    prediction, but not in both.
     """
 
     set: str
@@ -128,7 +128,7 @@ def score_subject(
 
 
 def summarise(scores: Sequence[Score]) -> tuple[Summary, ...]:
-    """Mean, median and quartiles of each set, region and measure, NaNs left out."""
+    """Compute mean and quartiles of each set, region and measure, without NaNs."""
     summaries = []
     for name, region, measure in _groups(scores):
         known = np.array(_values(scores, name, region, measure))
@@ -179,7 +179,7 @@ def compare(scores: Sequence[Score], measure: str = "dice") -> tuple[Comparison,
 
 
 def wilcoxon(differences: NDArray[np.float64]) -> float:
-    """Two-sided p-value of the signed-rank test; 1 where no pair differs."""
+    """Return the signed-rank test's two-sided p-value; 1 where no pair differs."""
     if not differences.any():
         return 1.0 if differences.size else float("nan")
     result: Any = stats.wilcoxon(differences)
@@ -200,7 +200,7 @@ def holm(values: Sequence[float]) -> tuple[float, ...]:
 def _measure(
     truth: Mask, prediction: Mask, spacing: Spacing, rule: EmptyRule
 ) -> tuple[float, ...]:
-    """The measures in their order, and whether one of the two alone is empty."""
+    """Return `MEASURES` in order, and whether exactly one of the masks is empty."""
     return (
         dice(truth, prediction, rule),
         hd95(truth, prediction, spacing, rule),
@@ -244,7 +244,7 @@ def _regions(scores: Sequence[Score]) -> list[str]:
 def _values(
     scores: Sequence[Score], name: str, region: str, measure: str
 ) -> list[float]:
-    """Values in the order of the subjects."""
+    """Return a measure's values in the order of the subjects."""
     return [
         getattr(score, measure)
         for score in scores
@@ -253,6 +253,6 @@ def _values(
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Mean of the numbers among them; NaN if there are none."""
+    """Return the mean of the finite values; NaN if there are none."""
     known = [value for value in values if np.isfinite(value)]
     return float(np.mean(known)) if known else float("nan")

@@ -1,8 +1,6 @@
-"""Draws scores, losses and slices. The only file of unet3d that draws.
+"""Draws scores, losses and slices. No other file of unet3d draws.
 
-From plain data, in the style of the library's own figures, and with every subject to
-be seen.
-
+Figures are made of plain data in the style of the library, and show every subject.
 Source: boxes as in the case study: median, quartiles, and whiskers to the farthest
 subject within 1.5 times the distance between the quartiles (Tukey).
 """
@@ -50,8 +48,8 @@ _OVERLAY = (GREEN, ORANGE, VERMILION, PURPLE, SKY, BLUE)
 class Slice:
     """One axial slice (height, width) of one subject.
 
-    For the truth and each set `regions` has the number of the last region from 1, 0
-    outside; `scores` what to write under each set's.
+    `regions` maps the truth and each set to the number of each pixel's last region,
+    from 1, or 0 outside. `scores` maps each set to the text below its picture.
     """
 
     name: str
@@ -116,7 +114,7 @@ def draw_losses(
             epochs = [row["epoch"] + 1 for row in rows]
             for prefix, style in (("", (0, (4, 2))), ("val_", "-")):
                 heights = [row[prefix + column] for row in rows]
-                mark = "o" if len(rows) == 1 else ""  # no line is drawn to be seen
+                mark = "o" if len(rows) == 1 else ""  # one point makes no line
                 line: Any = {"color": colour, "linestyle": style, "marker": mark}
                 axes.plot(epochs, heights, linewidth=1.5, **line)
         axes.set_xlabel("epoch", fontsize=FONT, color=INK)
@@ -166,7 +164,7 @@ def _figure(
 
 
 def _lined(axes: Axes) -> None:
-    """Calm axes with lines to read heights by."""
+    """Draw calm axes with horizontal grid lines."""
     calm(axes)
     axes.grid(axis="y", color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -179,7 +177,7 @@ def _box(
     width: float,
     colour: str,
 ) -> None:
-    """One box, and beside it its subjects as dots, spread so that each is seen."""
+    """Draw one box, and beside the box its subjects as dots, spread apart."""
     if not values:
         return
     line: Any = {"color": colour, "linewidth": 1.3}
@@ -216,7 +214,7 @@ def _box(
 def _bottom(
     values: Mapping[str, Mapping[str, Sequence[float]]], limit: float | None
 ) -> float:
-    """The value at which the vertical axis begins."""
+    """Choose the value at which the vertical axis begins."""
     if limit is not None:
         return limit
     known = [v for sets in values.values() for group in sets.values() for v in group]
@@ -269,7 +267,7 @@ def _slice(axes: Axes, shown: Slice, column: str) -> None:
 
 
 def _paint(regions: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Colours over the image: half transparent, nothing where all is healthy."""
+    """Colour the regions, half transparent; healthy pixels stay clear."""
     painted = np.zeros((*regions.shape, 4))
     for value in range(1, int(regions.max()) + 1):
         colour = _OVERLAY[(value - 1) % len(_OVERLAY)]

@@ -1,4 +1,4 @@
-"""Chooses what the gallery and the loss curves show, and gathers it from disk."""
+"""Chooses the subjects of the gallery, and reads slices and logs from disk."""
 
 import csv
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ _SHOWN = 0  # FLAIR in BraTS, where oedema and core are brighter than the brain
 
 
 def choose_subjects(scores: Sequence[Score]) -> list[str]:
-    """The subjects with the best, a middling and the worst mean Dice over all sets."""
+    """Choose the subjects of best, middle and worst mean Dice over all sets."""
     values: dict[str, list[float]] = {}
     for score in scores:
         values.setdefault(score.subject, []).append(score.dice)
-    # NaN, where nothing is to be found and nothing was, counts as neither.
+    # NaN, of masks that are both empty, is left out; the 0 defines an empty mean.
     means = {name: np.nan_to_num(np.nanmean([*v, 0])) for name, v in values.items()}
     ranked = sorted(means, key=lambda name: (-means[name], name))
     places = {0, len(ranked) // 2, len(ranked) - 1}
@@ -37,7 +37,7 @@ def gather_slice(
     scheme: LabelScheme,
     scores: Sequence[Score],
 ) -> Slice:
-    """The axial slice with most labels, of the truth and the first set of each name."""
+    """Read the axial slice with most labels: truth, and the first set of each name."""
     images, _ = read_images(files)
     box = brain_box(images)
     truth = read_labels(files, scheme)[box]
@@ -56,7 +56,7 @@ def gather_slice(
 
 
 def read_logs(sets: Sequence[PredictionSet]) -> dict[str, list[dict[str, float]]]:
-    """The logs of the runs that are there, by their set's name, the first of a name."""
+    """Read the logs of the sets' runs, by set name; of several the first."""
     logs: dict[str, list[dict[str, float]]] = {}
     for group in sets:
         path = None if group.run is None else Path(group.run) / "log.csv"
@@ -68,7 +68,7 @@ def read_logs(sets: Sequence[PredictionSet]) -> dict[str, list[dict[str, float]]
 
 
 def _nested(labels: Labels, scheme: LabelScheme) -> Labels:
-    """The last region that each voxel is in, counted from 1; 0 outside of all."""
+    """Number each voxel by its last region, from 1; 0 outside of all regions."""
     shown = np.zeros(labels.shape, np.uint8)
     for number, values in enumerate(scheme.regions.values(), start=1):
         shown[np.isin(labels, values)] = number
@@ -76,6 +76,6 @@ def _nested(labels: Labels, scheme: LabelScheme) -> Labels:
 
 
 def _text(scores: Sequence[Score], name: str, subject: str) -> str:
-    """Dice of the regions, to be written under a picture."""
+    """Write the Dice of the regions, for below a picture."""
     values = [s.dice for s in scores if (s.set, s.subject) == (name, subject)]
     return "Dice " + " / ".join(f"{value:.2f}" for value in values)

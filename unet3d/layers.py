@@ -23,7 +23,7 @@ class InstanceNormalization(keras.layers.Layer):
         offset = beta - mean * scale
         output = input * scale + offset
 
-    Every sum is over one axis at a time, those of the gradient too (see `unet3d.sums`).
+    Every sum, in the gradient too, is over one axis at a time (see `unet3d.sums`).
     Scale and offset are repeated along all spatial axes but the last, where they are
     still small: the forward pass makes three tensors of the input's size, and keeps the
     input (with a 16-bit policy its float32 copy too) for the backward pass, never the
@@ -71,5 +71,5 @@ class InstanceNormalization(keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """Return what rebuilds the layer."""
+        """Return the arguments that rebuild the layer."""
         return {**super().get_config(), "epsilon": self.epsilon}

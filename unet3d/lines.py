@@ -1,4 +1,4 @@
-"""Says how far something is, as bars or as lines in a log, and what many share."""
+"""Texts for the user: progress as bars or log lines, counts, names and reasons."""
 
 import csv
 import io
@@ -13,12 +13,12 @@ __all__ += ["log", "several", "some", "tell"]
 
 
 def several(count: int, noun: str) -> str:
-    """A number and what is counted."""
+    """Write a count with its noun."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of equal keys, below a line of the keys."""
+    """Write rows of equal keys as CSV, below a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -27,7 +27,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def check_integer(name: str, value: int, *, least: int = 1, advice: str) -> None:
-    """Refuse what is no integer, or too little."""
+    """Refuse a value that is no integer, or below `least`."""
     if not isinstance(value, int) or isinstance(value, bool):
         kind = type(value).__name__
         raise TypeError(f"`{name}` must be an integer, got {kind}. Pass an int.")
@@ -36,7 +36,7 @@ def check_integer(name: str, value: int, *, least: int = 1, advice: str) -> None
 
 
 def tell(bars: Progress, text: str) -> None:
-    """Write a line at once, above the bars; nothing where they are off."""
+    """Write a line at once, above the bars; nothing where bars are off."""
     if not bars.disable:
         bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -48,7 +48,7 @@ def log(bars: Progress, text: str) -> None:
 
 
 def counting(bars: Progress, task: TaskID, word: str) -> Callable[..., None]:
-    """Counts one more, of so many, on a bar; in a log writes each tenth of many."""
+    """Return a function that advances a bar, and logs each tenth of its total."""
 
     def count(total: int | None = None) -> None:
         bars.update(task, advance=1, total=total)
@@ -60,9 +60,9 @@ def counting(bars: Progress, task: TaskID, word: str) -> Callable[..., None]:
 
 
 def grouped(reasons: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The names that have a reason in common, by the first's reason.
+    """Group names by reason; a group's key is the reason of its first name.
 
-    Reasons are alike if they differ in the subject's name and in numbers alone.
+    Reasons are alike if only the subject's name and numbers differ.
 
     Example:
         >>> grouped([("a1", "no file a1_t1"), ("b", "no file b_t1"), ("b", "empty")])
@@ -79,7 +79,7 @@ def grouped(reasons: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def some(names: Sequence[str], most: int = 5) -> str:
-    """The first few of many names."""
+    """List the first `most` names, and count the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -87,7 +87,7 @@ def some(names: Sequence[str], most: int = 5) -> str:
 def differing_spacings(
     spacings: Mapping[str, Sequence[float] | None],
 ) -> Iterator[str]:
-    """Each becomes a cube of as many voxels, whatever their size, by subjects' names.
+    """Warn of voxel sizes that differ between subjects, which resizing ignores.
 
     Example:
         >>> next(differing_spacings({"a": (1, 1, 1), "b": (1, 1, 3)}))

@@ -1,4 +1,4 @@
-"""Files of a subject, and those that a dataset.json of nnU-Net or the Decathlon lists.
+"""A subject's files, and the subjects that nnU-Net or the Decathlon lists.
 
     nnU-Net raw   imagesTr/<name>_0000.nii.gz  _0001 ..., labelsTr/<name>.nii.gz
     Decathlon     one file of all volumes per subject, or of one where there is one
@@ -22,7 +22,7 @@ NIFTI = re.compile(r"\.nii(\.gz)?$", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """One volume of a NIfTI file: which of the fourth axis, or None if it has three."""
+    """One volume of a NIfTI file: `index` on the fourth axis, None for a 3-D file."""
 
     path: Path
     index: int | None = None
@@ -32,9 +32,8 @@ class Volume:
 class SubjectFiles:
     """The files of one subject's volumes, one image per channel in the scheme's order.
 
-    `labels` is None if there are none; `is_test` says that none are to be asked for.
-    `others` are files beside them that nothing was made of, `passed` those that
-    another of their kind was taken for.
+    `labels` is None if there are none; with `is_test` labels are not required. `others`
+    are files of no wanted kind; `passed` are files that another of their kind replaces.
     """
 
     name: str
@@ -47,9 +46,9 @@ class SubjectFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A subject that cannot be used, and why, in words for the user.
+    """A subject that cannot be used, and the reason, in words for the user.
 
-    `rest` is those of its files that are there; None if nobody looked.
+    `rest` has the files that exist; None if the subject's folder was not read.
     """
 
     name: str
@@ -59,26 +58,26 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The content of a folder: subjects, and those that lack a file, by name."""
+    """The content of a folder: usable subjects, and problems of the others, by name."""
 
     subjects: tuple[SubjectFiles, ...]
     problems: tuple[Problem, ...] = ()
 
     @property
     def names(self) -> set[str]:
-        """All names."""
+        """The names of all subjects."""
         return {each.name for each in (*self.subjects, *self.problems)}
 
 
 def stem_of(name: str) -> str:
-    """A NIfTI file's name without its ending, in capitals or not."""
+    """Cut the ending of NIfTI off a file's name, in capitals or not."""
     return NIFTI.sub("", name)
 
 
 def listed_subjects(
     data: Path, channels: Sequence[str]
 ) -> Iterator[SubjectFiles | Problem]:
-    """Subjects of nnU-Net or the Decathlon, training and test."""
+    """List the subjects of nnU-Net or the Decathlon, training and test."""
     path = data / LISTING
     listing = read_listing(path)
     end = str(listing.get("file_ending", ".nii"))
@@ -91,7 +90,7 @@ def listed_subjects(
         places = {kind: place for place, kind in enumerate(channels_in(listing))}
         order = [places[kind] for kind in channels]
         cases = list(_cases(data, listing, len(places)))
-        # A subject with too few images is an IndexError.
+        # Raises an IndexError for a subject with too few images.
         all(i[0 if len(i) == 1 else len(places) - 1] for i, *_ in cases)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         named = listing.get("channel_names") or listing.get("modality")
@@ -126,7 +125,7 @@ def listed_subjects(
             f"`{LISTING}` must list files that exist, got subject {name} without "
             f"{' and '.join(missing)}. Add what is missing or leave the subject out."
         )
-        # A label that is missing is named above.
+        # The message above names a missing label.
         rest = replace(files, is_test=truth is None)
         yield Problem(name=name, message=message, rest=rest)
 
@@ -134,9 +133,9 @@ def listed_subjects(
 def _cases(
     data: Path, listing: Mapping[str, Any], channels: int
 ) -> Iterator[tuple[list[Path], Path | None, bool]]:
-    """Of each subject its images, its label, and whether it is to have none."""
+    """Yield each subject's images, its label, and whether it is a test subject."""
     for entry in listing.get("training", []):
-        image = entry["image"]  # a list of them in MONAI's
+        image = entry["image"]  # a list in MONAI's files
         several = isinstance(image, list)
         parts = [data / i for i in image] if several else _parts(data / image, channels)
         yield parts, data / entry["label"], False
@@ -159,7 +158,7 @@ def _cases(
 
 
 def _in_folder(data: Path, name: str) -> dict[str, Path]:
-    """NIfTI files by their stems; packed or not, in capitals or not."""
+    """List a folder's NIfTI files by stem; packed or not, in capitals or not."""
     files = sorted(
         file
         for folder in data.iterdir()
@@ -171,7 +170,7 @@ def _in_folder(data: Path, name: str) -> dict[str, Path]:
 
 
 def _parts(image: Path, channels: int) -> list[Path]:
-    """The file itself if it is there, or one for each channel."""
+    """Return the file if it exists, else the files of its channels."""
     if image.is_file():
         return [image]
     stem = stem_of(image.name)

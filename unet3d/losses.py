@@ -6,8 +6,8 @@ For one sample and one label, with truth t and prediction p summed over all voxe
 
 Sources: Milletari et al., arXiv 1606.04797; one Dice per label, averaged so that small
 regions weigh as much as large ones, Isensee et al., BraTS 2017; the smoothing of 1e-5
-as in D. G. Ellis's Keras code, who minimises -dice; here it is 1 - dice: the same
-gradient, and 0 when perfect.
+as in D. G. Ellis's Keras code, which minimises -dice; the loss here is 1 - dice, of the
+same gradient, and 0 when perfect.
 
 Everything is computed in float32, one axis at a time (see `unet3d.sums`): a volume of
 144^3 has more voxels than float16 can count.
@@ -28,7 +28,7 @@ SMOOTH = 1e-5
 
 
 def soft_dice(y_true: Any, y_pred: Any) -> Any:
-    """Dice of each sample and label, of shape (batch, label), from probabilities.
+    """Compute Dice of each sample and label, of shape (batch, label).
 
     A label that is absent and not predicted has Dice 1.
     """
@@ -42,29 +42,29 @@ def soft_dice(y_true: Any, y_pred: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="unet3d")
 def weighted_dice_loss(y_true: Any, y_pred: Any) -> Any:
-    """One minus the soft Dice averaged over labels, of shape (batch,); 0 is perfect."""
+    """Compute 1 - mean soft Dice over labels, of shape (batch,); 0 is perfect."""
     mean: Any = ops.mean(soft_dice(y_true, y_pred), axis=-1)
     return 1 - mean
 
 
 @keras.saving.register_keras_serializable(package="unet3d")
 def dice_coefficient(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
-    """Dice of the thresholded prediction: what the case study's box plots show.
+    """Compute Dice of the thresholded prediction, as in the case study's box plots.
 
-    Of shape (batch, label); as a Keras metric it is averaged over both.
+    The shape is (batch, label); Keras averages a metric over both axes.
     """
     return soft_dice(y_true, ops.greater(y_pred, threshold))
 
 
 def dice_of(regions: Iterable[str]) -> list[Callable[[Any, Any], Any]]:
-    """A metric for each region alone: Dice of the thresholded prediction."""
+    """Make a metric for each region: Dice of the thresholded prediction."""
 
     def metric(index: int, region: str) -> Callable[[Any, Any], Any]:
         def dice(y_true: Any, y_pred: Any) -> Any:
             one = slice(index, index + 1)
             return dice_coefficient(y_true[..., one], y_pred[..., one])[:, 0]
 
-        # Column names of a log: short words, "tumour" where nothing else is left.
+        # Column names of a log: short words, "tumour" where no other is left.
         words = re.findall(r"\w+", region.lower())
         short = [word for word in words if word != "tumour"] or words
         dice.__name__ = "_".join(["dice", *short])

@@ -1,4 +1,4 @@
-"""Large model support for a training; what is said of its progress and its memory."""
+"""Large model support for a training; texts of its progress and its memory."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,8 +24,8 @@ __all__ += ["write_memory"]
 class Shown(keras.callbacks.Callback):
     """Shows epochs and steps as bars, or a line for each epoch; and each plan once.
 
-    `history` has a row for each epoch, the present one's included when it ends. `plan`
-    says what is done about memory, after the first step; `memory` what was measured.
+    `history` has a row for each epoch that has ended. `plan` describes the plan once
+    the first step has run, `memory` the measured memory.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Shown(keras.callbacks.Callback):
         self._steps = bars.add_task("Epoch", total=steps)
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Empty the bar of steps."""
+        """Reset the bar of steps."""
         self._bars.reset(self._steps, description=f"Epoch {epoch + 1}")
 
     def on_train_batch_end(
@@ -53,14 +53,14 @@ class Shown(keras.callbacks.Callback):
         batch: int,
         logs: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> None:
-        """Count a step; say what the first was planned to, and each later change."""
+        """Count a step; after an epoch's first step print a plan that is new."""
         self._bars.update(self._steps, completed=batch + 1)
         if batch == 0 and (plan := self._plan()) != self._said:
             tell(self._bars, plan)
             self._said = plan
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Count an epoch, and say what it came to."""
+        """Count an epoch, and print its results."""
         row, memory = self._history[-1], self._memory()
         text = f"Training, Dice {row[MONITOR]:.3f}"
         self._bars.update(self._epochs, advance=1, description=text)
@@ -73,14 +73,14 @@ class Shown(keras.callbacks.Callback):
 
 
 def memory_support(configuration: Configuration) -> LMSCallback | None:
-    """Large model support as a run asks for it; it steps aside where a step fits."""
+    """Make the run's callback, None with --no-lms; a step that fits stays as it is."""
     if configuration.lms is False:
         return None
     return LMSCallback(budget=configuration.budget, verbose=0)
 
 
 def plan_in_words(swapping: LMSCallback | None) -> str:
-    """Say what large model support does with the training step, after the first one."""
+    """Describe the plan of the training step, once the first step has run."""
     if swapping is None:
         return "LMS is off: a step takes what plain Keras takes."
     report = _training(swapping)
@@ -90,7 +90,7 @@ def plan_in_words(swapping: LMSCallback | None) -> str:
 
 
 def memory_in_words(swapping: LMSCallback | None) -> str:
-    """Device memory that was measured, of what there is, and what moves; or ""."""
+    """Describe measured peak, budget and swapped bytes; "" without a measurement."""
     report = None if swapping is None else _training(swapping)
     measured = None if report is None else report.measured_peak_bytes
     measured = measured or _peak()
@@ -103,11 +103,11 @@ def memory_in_words(swapping: LMSCallback | None) -> str:
 
 
 def write_memory(run: Path, swapping: LMSCallback | None, workers: Workers) -> None:
-    """Write what steps took: by the plan, and by the device's count if it keeps one."""
+    """Write each step's memory: planned, and measured where the device counts bytes."""
     own = "" if workers.is_chief else f".{workers.rank}"
     reports = [] if swapping is None else swapping.report
     steps = [report.numbers() for report in reports]  # the plan has a file of its own
-    # Large model support counts anew for each kind of step.
+    # Large model support resets the device's count for each kind of step.
     peaks = [_peak(), *(report.measured_peak_bytes for report in reports)]
     peak = max((peak for peak in peaks if peak is not None), default=None)
     told = {"worker": workers.rank, "workers": workers.size}
@@ -122,7 +122,7 @@ def _training(swapping: LMSCallback) -> StepReport | None:
 
 
 def _peak() -> int | None:
-    """Most bytes in use at once on the device; None where it does not count."""
+    """Return the peak of bytes in use; None where the device does not count bytes."""
     devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices()
     try:
         name = ":".join(devices[0].name.split(":")[-2:])

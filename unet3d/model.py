@@ -8,7 +8,7 @@
 
 Every convolution, heads included, has a bias and is followed by instance normalisation
 and leaky ReLU. The heads of the top three levels are upsampled and added; a sigmoid
-gives one probability per label, float32, for labels may overlap.
+gives one probability per label, float32: labels may overlap.
 
 Sources: IBM's case study "TensorFlow Large Model Support: 3D image segmentation", for
 the network as it was trained, normalised heads included; Isensee et al., BraTS 2017,
@@ -18,11 +18,11 @@ Ellis's code. Channels are last on every device, as TensorFlow's CPU kernels wan
 
 Known weakness: a head that ends in leaky ReLU hardly goes below zero, so a healthy
 voxel's probability stays near 0.5. The soft Dice loss levels off far from 0 while the
-thresholded Dice goes on rising: judge a training by `dice_coefficient`. Heads that are
-convolutions alone (`linear_heads`) do not have it. With 9 synthetic subjects of 32^3, 8
-filters and 4 levels, the Dice of 3 others for whole tumour, core and enhancing was
-0.90, 0.42 and 0.25 after 125 epochs with the case study's heads, and 0.97, 0.93 and
-0.93 after 100 epochs with linear ones.
+thresholded Dice goes on rising: judge a training by `dice_coefficient`. Heads of a
+convolution alone (`linear_heads`) have no such floor. With 9 synthetic subjects of
+32^3, 8 filters and 4 levels, the Dice of 3 other subjects for whole tumour, core and
+enhancing was 0.90, 0.42 and 0.25 after 125 epochs with the case study's heads, and
+0.97, 0.93 and 0.93 after 100 epochs with linear ones.
 """
 
 from collections.abc import Iterator
@@ -61,10 +61,10 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
     Args:
         size: Voxels along each axis of the volume; divisible by 2^(depth - 1).
         filters: Channels of the top level; each level below has twice as many.
-        depth: Levels, at least 2. The top 3 have a head, or as many as have a way up.
+        depth: Levels, at least 2. The top 3 have a head, but never the lowest one.
         modalities: Channels of the input.
         labels: Channels of the output.
-        batch_size: Samples per batch, to make every shape static; None leaves it open.
+        batch_size: Samples per batch, for static shapes; None leaves the axis open.
         seed: Makes initial weights and dropout repeatable; None draws them anew.
         linear_heads: Whether heads are convolutions alone.
 
@@ -90,14 +90,14 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Blocks:
-    """Makes the network's blocks; holds the seeds so that no two blocks share one."""
+    """Makes the network's blocks; holds the seeds, so that no two share a seed."""
 
     seeds: Iterator[int | None]
 
     def conv(
         self, x: Any, filters: int, name: str, *, kernel: int = 3, stride: int = 1
     ) -> Any:
-        """Convolution with bias, instance normalisation, leaky ReLU."""
+        """Add a convolution with bias, instance normalisation and leaky ReLU."""
         x = self.linear(x, filters, name, kernel=kernel, stride=stride)
         x = InstanceNormalization(name=f"{name}_norm")(x)
         return layers.LeakyReLU(SLOPE, name=f"{name}_relu")(x)
@@ -105,7 +105,7 @@ class _Blocks:
     def linear(
         self, x: Any, filters: int, name: str, *, kernel: int = 3, stride: int = 1
     ) -> Any:
-        """Convolution with bias."""
+        """Add a convolution with bias."""
         start: Any = keras.initializers.GlorotUniform(next(self.seeds))
         return layers.Conv3D(
             filters,
@@ -117,7 +117,7 @@ class _Blocks:
         )(x)
 
     def context(self, x: Any, filters: int, name: str) -> Any:
-        """Two 3^3 convolutions with whole channels dropped in between."""
+        """Add two 3^3 convolutions with whole channels dropped in between."""
         x = self.conv(x, filters, f"{name}_1")
         dropout = layers.SpatialDropout3D(
             DROPOUT, seed=next(self.seeds), name=f"{name}_dropout"
@@ -126,7 +126,7 @@ class _Blocks:
 
 
 def _go_down(x: Any, blocks: _Blocks, filters: list[int]) -> list[Any]:
-    """Each level's sum of its first convolution and its context module, top first."""
+    """Add the way down; return each level's sum with its context, the top first."""
     sums = []
     for level, width in enumerate(filters):
         name = f"down{level}"
@@ -140,7 +140,7 @@ def _go_down(x: Any, blocks: _Blocks, filters: list[int]) -> list[Any]:
 def _go_up(
     skips: list[Any], blocks: _Blocks, labels: int, *, linear_heads: bool
 ) -> list[Any]:
-    """Heads of the top levels, lowest first."""
+    """Add the way up; return the heads of the top levels, the lowest first."""
     x = skips[-1]
     heads = []
     for level in reversed(range(len(skips) - 1)):
@@ -158,7 +158,7 @@ def _go_up(
 
 
 def _add_heads(heads: list[Any]) -> Any:
-    """Sum of the heads, each upsampled to the next level before it is added."""
+    """Add up the heads, each sum upsampled to the next level."""
     total = heads[0]
     for level, head in zip(reversed(range(len(heads) - 1)), heads[1:], strict=True):
         total = layers.UpSampling3D(name=f"head{level}_upsample")(total)

@@ -1,6 +1,6 @@
-"""The settings of a training: by its words, by the run that goes on, by defaults.
+"""The settings of a training: of the command line, the resumed run, or defaults.
 
-A run's folder says what it was called with, so `train --resume FOLDER` needs no more.
+A run's folder has its settings, so `train --resume FOLDER` needs no other option.
 """
 
 import argparse
@@ -29,7 +29,7 @@ _AROUND = tuple(field.name for field in fields(Surroundings))
 def settle(
     options: argparse.Namespace, words: Sequence[str], workers: int
 ) -> Configuration:
-    """The settings of a training; sets `output`, `cache` and `workers` of `options`."""
+    """Return the settings; set `output`, `cache` and `workers` of `options`."""
     given = _given(options.parser, words)
     _take_folder(options)
     before: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def settle(
 
 
 def check_folder(path: Path, name: str) -> None:
-    """Refuse a folder that could not be written to, before anything slow begins."""
+    """Refuse a folder that cannot be written to, before slow work begins."""
     nearest = path.absolute()
     while not os.path.lexists(nearest):
         nearest = nearest.parent
@@ -79,14 +79,14 @@ def check_folder(path: Path, name: str) -> None:
 
 
 def _given(command: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
-    """Those of the settings that the words name."""
+    """Return the settings that the command line names."""
     unset = argparse.Namespace(**dict.fromkeys((*_SETTINGS, *_AROUND), _UNSET))
     read = vars(command.parse_args(words, unset))
     return {n: read[n] for n in (*_SETTINGS, *_AROUND) if read[n] is not _UNSET}
 
 
 def _take_folder(options: argparse.Namespace) -> None:
-    """`--resume FOLDER` names the run's folder, as `--output` does."""
+    """Set `output` to the folder that `--resume` names."""
     if options.resume is True and options.output is None:
         raise ValueError("`--resume` must name a run, got none. Add the run's folder.")
     if not isinstance(options.resume, Path):
@@ -103,7 +103,7 @@ def _take_folder(options: argparse.Namespace) -> None:
 def _take_surroundings(
     options: argparse.Namespace, given: Collection[str], workers: int
 ) -> None:
-    """Those of the run, where neither the words nor the job say otherwise."""
+    """Take the run's cache and workers, unless command line or job name others."""
     around = read_surroundings(options.output)
     if around.cache is not None and "cache" not in given:
         options.cache = Path(around.cache)

@@ -6,9 +6,9 @@ Canonical axes run to the patient's left, back and top (LPS), as BraTS stores vo
 reversed, they are depth, height, width. Only whole turns and flips are made, so no
 voxel is resampled: an oblique affine keeps its tilt.
 
-Two grids are one if no voxel of the two, and so no corner, is farther apart than a
-quarter of a voxel: up to half of one, each voxel's nearest counterpart is the voxel
-itself. Less than a tenth may be rounding, of a rotation kept as a quaternion.
+Two grids are equal if no corner, and so no voxel, lies more than a quarter of a voxel
+apart. Up to half a voxel apart, nearest voxels are counterparts. Rounding of a rotation
+that is stored as a quaternion may move voxels by up to a tenth.
 """
 
 from itertools import product
@@ -52,19 +52,19 @@ def to_canonical(
 
 
 def from_canonical(volume: NDArray[Voxel], affine: Affine) -> NDArray[Voxel]:
-    """Turn (depth, height, width) into the stored axes of `affine`, the stored one."""
+    """Turn (depth, height, width) into the stored axes, which `affine` describes."""
     turn = orientations.ornt_transform(_canonical(), _orientation(affine))
     return np.asarray(orientations.apply_orientation(volume.T, turn))
 
 
 def voxel_sizes(affine: Affine) -> tuple[float, float, float]:
-    """Millimetres from a voxel to the next along (depth, height, width)."""
+    """Return a voxel's sides in mm along (depth, height, width)."""
     width, height, depth = np.linalg.norm(affine[:3, :3], axis=0)
     return float(depth), float(height), float(width)
 
 
 def same_grid(first: Affine, other: Affine, shape: tuple[int, ...]) -> bool:
-    """Tell whether affines of (width, height, depth, 1) put all voxels in one place.
+    """Tell whether two affines of (width, height, depth, 1) place all voxels alike.
 
     `shape` is (depth, height, width) of both volumes.
 
@@ -83,7 +83,7 @@ def same_grid(first: Affine, other: Affine, shape: tuple[int, ...]) -> bool:
 
 
 def describe_difference(first: Affine, other: Affine) -> tuple[str, str]:
-    """Say what differs between two affines as stored, in words for each.
+    """Describe the differences of two stored affines, in words for each.
 
     Example:
         >>> describe_difference(np.eye(4), np.diag([3.0, 3.0, 2.0, 1.0]))
@@ -102,7 +102,7 @@ def _canonical() -> NDArray[np.float64]:
 
 
 def _orientation(affine: Affine) -> NDArray[np.float64]:
-    """The anatomical axis and direction of each stored axis."""
+    """Return the anatomical axis and direction of each stored axis."""
     finite = np.isfinite(affine).all() and abs(np.linalg.det(affine[:3, :3])) > 0
     axes = orientations.io_orientation(affine) if finite else np.full((3, 2), np.nan)
     if np.isnan(axes).any():  # nibabel finds no direction where axes nearly coincide

@@ -21,14 +21,14 @@ from unet3d.reading import Images, Labels
 
 __all__ = ["draw_patch", "slide", "starts"]
 
-_LABELLED = 1 / 3  # of the patches
-_DEVIATION = 1 / 8  # of the patch's side
+_LABELLED = 1 / 3  # share of the patches around a labelled voxel
+_DEVIATION = 1 / 8  # of the Gaussian weights, over the patch's side
 
 
 def draw_patch(
     images: Images, regions: Labels, size: int, rng: np.random.Generator
 ) -> tuple[Images, Labels]:
-    """Cut one cube out of a volume, padded by 0 where it is smaller."""
+    """Cut a random cube out of a volume, which is padded by 0 if too small."""
     images, regions = _padded(images, size), _padded(regions, size)
     room = np.array(images.shape[:3]) - size
     corner = rng.integers(0, room + 1)
@@ -43,7 +43,7 @@ def draw_patch(
 def slide(
     images: Images, size: int, predict: Callable[[Images], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """Probabilities of a whole volume, by a network that sees patches."""
+    """Predict a whole volume by a network that sees patches."""
     shape, padded = images.shape[:3], _padded(images, size)
     window, total = _window(size), None
     weights = np.zeros(padded.shape[:3], np.float32)
@@ -61,7 +61,7 @@ def slide(
 
 
 def starts(extent: int, size: int) -> list[int]:
-    """Places where patches begin along an axis: evenly, at most half a patch apart."""
+    """Return where patches begin along an axis: evenly, at most half a patch apart."""
     count = int(np.ceil((extent - size) / (size / 2))) + 1
     return np.linspace(0, extent - size, count).round().astype(int).tolist()
 

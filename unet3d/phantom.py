@@ -5,8 +5,8 @@ matter whose borders are displaced by smooth random fields; the tumour is three 
 irregular balls (oedema, enhancing rim, necrotic core). Each modality maps tissues to
 its own intensities, then adds partial volume, a smooth bias field and noise.
 
-Assumptions: it is not a model of any patient. A network that scores well on it has
-shown that it trains, nothing more.
+Assumptions: the phantom is not a model of any patient. A network that scores well on
+phantoms has shown that it trains, nothing more.
 
 Arrays here have NIfTI's axis order (x, y, z): x to the left, y to the back, z up.
 
@@ -59,7 +59,7 @@ class Phantom:
 def draw_phantom(rng: np.random.Generator) -> Phantom:
     """Draw a brain whose size, anatomy and tumour come from `rng` alone.
 
-    It touches every face of its bounding box, and has all three labels.
+    The brain touches every face of its bounding box; all three labels occur.
     """
     extents = _draw_extents(rng)
     axes = _unit_axes(extents)
@@ -84,7 +84,7 @@ def _draw_extents(rng: np.random.Generator) -> tuple[int, ...]:
 
 
 def _unit_axes(extents: tuple[int, ...]) -> tuple[Field, Field, Field]:
-    """Voxel centres along each axis in (-1, 1), shaped to broadcast over the box."""
+    """Return voxel centres along each axis in (-1, 1), which broadcast over the box."""
     x, y, z = (((np.arange(n) + 0.5) / n * 2 - 1).astype(np.float32) for n in extents)
     return x[:, None, None], y[None, :, None], z[None, None, :]
 
@@ -92,7 +92,7 @@ def _unit_axes(extents: tuple[int, ...]) -> tuple[Field, Field, Field]:
 def _smooth_field(
     shape: tuple[int, ...], wavelength: float, rng: np.random.Generator
 ) -> Field:
-    """Smooth random field of mean about 0 and deviation about 1 over `shape`.
+    """Draw a smooth random field of mean about 0 and deviation about 1 over `shape`.
 
     Random values on a grid of one knot per half `wavelength` (voxels), spread by one
     Gaussian kernel per axis: three thin matrix products instead of a filter.
@@ -105,7 +105,7 @@ def _smooth_field(
 
 
 def _kernel(voxels: int, knots: int, spacing: float) -> Field:
-    """Weights of shape (voxels, knots): a Gaussian around each voxel, of norm 1."""
+    """Return weights (voxels, knots): a Gaussian around each voxel, of norm 1."""
     offset = np.arange(voxels)[:, None] / spacing - np.arange(knots)[None, :] + 1.5
     kernel = np.exp(-(offset**2)).astype(np.float32)
     return kernel / np.sqrt((kernel**2).sum(axis=1, keepdims=True))
@@ -114,7 +114,7 @@ def _kernel(voxels: int, knots: int, spacing: float) -> Field:
 def _depth_below_surface(
     axes: tuple[Field, Field, Field], rng: np.random.Generator
 ) -> Field:
-    """Relative depth: 1 at the centre, 0 on the brain's surface, negative outside.
+    """Return the depth: 1 at the centre, 0 on the brain's surface, negative outside.
 
     The surface is displaced everywhere but at the six poles, so that the brain keeps
     exactly the extents that were drawn.
@@ -133,7 +133,7 @@ def _depth_below_surface(
 def _healthy_tissue(
     axes: tuple[Field, Field, Field], depth: Field, rng: np.random.Generator
 ) -> NDArray[np.uint8]:
-    """Tissue index per voxel: folded cortex, white matter, deep grey, ventricles."""
+    """Draw the tissue of each voxel: folded cortex, white matter, deep grey, fluid."""
     x, y, z = axes
     # Folds are where a field crosses zero: thin winding sheets, like sulci.
     folds = np.abs(_smooth_field(depth.shape, 12, rng))
@@ -211,7 +211,7 @@ def _add_tumour(
 
 
 def _tumour_centre(rng: np.random.Generator) -> tuple[float, float, float]:
-    """A point of one hemisphere's white matter, in units of half the extents."""
+    """Draw a point of one hemisphere's white matter, in units of half the extents."""
     side = rng.choice([-1.0, 1.0])
     x, y, z = rng.uniform((0.35, -0.45, -0.15), (0.5, 0.45, 0.4))
     return float(side * x), float(y), float(z)

@@ -1,12 +1,12 @@
 """Segments subjects with a run's weights, on the grid of their own files.
 
     PREDICTIONS/<name>.nii.gz      uint8 labels of the run's scheme, the source's grid
-    PREDICTIONS/cubes/<name>.npz   the same on the network's cube, before any resizing;
+    PREDICTIONS/cubes/<name>.npz   labels on the network's cube, before any resizing;
                                    none where the network sees patches
-    PREDICTIONS/predictions.json   who, by which run, at which size, and who is left out
+    PREDICTIONS/predictions.json   run, scheme, size, subjects, and subjects left out
 
-Labels on the cube are for comparing resolutions as the case study did: they are resized
-once, from one cube to another.
+Labels on the cube serve to compare resolutions as the case study did, with a single
+resizing from one cube to another.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ __all__ = ["Predicted", "predict"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """Subjects that were segmented, and those that were left out."""
+    """The segmented subjects, and the problems of the subjects left out."""
 
     names: tuple[str, ...]
     problems: tuple[Problem, ...]
@@ -58,7 +58,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     """Segment subjects by the weights of a run's best epoch, and write their labels.
 
     `subjects` are `validation`, `all`, a name, or a text file with a name per line. The
-    network is convolutional, so that a `size` other than the run's may be asked for.
+    network is convolutional, so `size` may differ from the run's.
     """
     configuration = read_configuration(run)
     scheme, written = configuration.task, output / "predictions.json"
@@ -69,7 +69,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
             f"'{output}' with those of '{other}'. Choose another folder."
         )
     found = find_subjects(data, scheme.channels)
-    # A bad subject stops it only if it was asked for.
+    # A bad subject stops the prediction only if it was asked for.
     wanted = _wanted(run, subjects)
     bad = [p for p in found.problems if wanted is None or p.name in wanted]
     everyone = {
@@ -94,7 +94,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
                 if not skip_bad:
                     raise ValueError(f"{error} {SKIP}") from error
                 problems.append(Problem(name=files.name, message=str(error)))
-                (output / f"{files.name}.nii.gz").unlink(missing_ok=True)  # an older
+                (output / f"{files.name}.nii.gz").unlink(missing_ok=True)  # stale
             bars.advance(bar)
     write_json(
         written,
@@ -121,7 +121,7 @@ def _weights(run: Path) -> Path:
 
 
 def _wanted(run: Path, subjects: str) -> tuple[str, ...] | None:
-    """Names that are asked for; None for all."""
+    """Return the names that are asked for; None for all."""
     if subjects == "all":
         return None
     if subjects == "validation":
@@ -158,7 +158,7 @@ def _segment(
     output: Path,
     callbacks: list[Any],
 ) -> None:
-    """Predict one subject and write its files; those of patches have no cube."""
+    """Predict one subject and write its files; from patches there is no cube."""
     path = output / f"{files.name}.nii.gz"
     images, scheme = read_images(files)[0], configuration.task
     probabilities, box = _probabilities(model, files, images, configuration, callbacks)
@@ -179,7 +179,7 @@ def _probabilities(
     configuration: Configuration,
     callbacks: list[Any],
 ) -> tuple[NDArray[np.float32], Box]:
-    """Probabilities on the cube or on all voxels of the box that is cropped to."""
+    """Predict on the cube, or with patches on the whole crop; return the crop's box."""
     size = model.input_shape[1]
     try:
         x, box = prepare_images(images, None if configuration.patch else size)

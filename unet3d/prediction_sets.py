@@ -1,4 +1,4 @@
-"""Folders of predictions: who made them, who is in them, what a file holds."""
+"""Folders of predictions: their runs, their subjects, and the labels of a file."""
 
 import zipfile
 from collections.abc import Collection, Sequence
@@ -22,8 +22,8 @@ __all__ += ["read_cube", "read_prediction"]
 class PredictionSet:
     """One folder of predictions; sets of one name are averaged.
 
-    Its `run` and who was `promised` are what `predict` wrote; None if not known. A
-    `suffix` follows each subject's name in its file's.
+    `predict` wrote its `run` and the `promised` subjects; None if not known. `suffix`
+    follows the subject's name in the name of a file.
     """
 
     name: str
@@ -36,7 +36,7 @@ class PredictionSet:
 
 
 def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
-    """Look at a folder of predictions."""
+    """Read which subjects a folder of predictions has, and by which run."""
     files = [*folder.glob("*.nii.gz"), *folder.glob("*.nii")]
     names = {stem_of(path.name) for path in files}
     names = {name for name in names if not name.startswith((DRAFT, "."))}
@@ -61,7 +61,7 @@ def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
 def common_subjects(
     sets: Sequence[PredictionSet], *, skip_bad: bool
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """Subjects that are in every set, and those that are in some only."""
+    """Return the subjects of every set, and a problem for each of some sets only."""
     everywhere = set.intersection(*(set(group.subjects) for group in sets))
     problems = []
     for group in sets:
@@ -84,7 +84,7 @@ def common_subjects(
 
 
 def named_alike(group: PredictionSet, known: Collection[str]) -> PredictionSet:
-    """The set with its subjects named as in the truth, without a suffix all share."""
+    """Name the set's subjects as in the truth: cut a suffix that all files share."""
     starts = [(s, k) for s in group.subjects for k in known if s.startswith(k)]
     ends = {start.removeprefix(name) for start, name in starts}
     for end in sorted(ends, key=len):
@@ -97,11 +97,11 @@ def named_alike(group: PredictionSet, known: Collection[str]) -> PredictionSet:
 def check_complete(
     sets: Sequence[PredictionSet], labelled: Collection[str], *, skip_bad: bool
 ) -> tuple[Problem, ...]:
-    """Name the subjects of which a prediction is missing.
+    """Name the labelled subjects without a prediction.
 
-    A mean over the subjects that are left would look like one over all. `predict`
-    writes whom it was asked for, by default the validation subjects alone; of a folder
-    that does not say, every subject with labels is expected.
+    A mean over fewer subjects would look like a mean over all. `predict` records which
+    subjects it was asked for, by default the validation subjects. In a folder without
+    the record every labelled subject is expected.
     """
     problems = []
     for group in sets:
@@ -123,7 +123,7 @@ def check_complete(
 def read_prediction(
     group: PredictionSet, files: SubjectFiles
 ) -> tuple[Labels, NDArray[np.float64]]:
-    """Predicted labels on the source's grid, and the affine that goes with them."""
+    """Read predicted labels on the source's grid, and their affine."""
     for end in (".nii.gz", ".nii"):
         path = group.folder / f"{files.name}{group.suffix}{end}"
         if path.is_file():
@@ -135,7 +135,7 @@ def read_prediction(
 
 
 def read_cube(group: PredictionSet, files: SubjectFiles) -> Labels:
-    """Labels as the network gave them, of shape (size, size, size)."""
+    """Read the network's labels before resizing, of shape (size, size, size)."""
     path = group.folder / "cubes" / f"{files.name}.npz"
     try:
         with path.open("rb") as file, np.load(file) as arrays:

@@ -1,6 +1,6 @@
-"""Reads subjects from disk, and refuses those that would train on nonsense.
+"""Reads subjects from disk, and refuses bad voxels, labels and grids.
 
-    SubjectFiles --look--> Looked: what can be read, and every reason against the rest
+    SubjectFiles --look--> Looked: the readable volumes, and reasons against the others
                  --read_subject--> Subject, or the reasons as an error
 
 NIfTI stores (x, y, z) in any orientation; arrays here are (depth, height, width) =
@@ -31,7 +31,7 @@ Images = NDArray[np.float32]
 Labels = NDArray[np.uint8]
 
 _CORNERS = tuple(np.array(list(product((0, -1), repeat=3))).T)
-_ROUNDING = 0.01  # beside a label, which a scale factor may leave
+_ROUNDING = 0.01  # most that a scale factor may move a label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,9 +50,9 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Looked:
-    """A subject's files, as far as they could be read, and why it cannot be used.
+    """The readable volumes of a subject, and the reasons why it cannot be used.
 
-    `images` are in the order of the files; `labels` are still float32.
+    `images` are in the order of the files; `labels` are float32.
     """
 
     images: tuple[Turned, ...]
@@ -63,7 +63,7 @@ class Looked:
 def look(
     files: SubjectFiles, scheme: LabelScheme | None, *, labelled: bool = True
 ) -> Looked:
-    """Read what can be read of a subject, and gather all that speaks against it.
+    """Read the readable volumes of a subject, and gather all reasons against it.
 
     Without a scheme labels may be any whole numbers up to 255.
     """
@@ -96,10 +96,10 @@ def look(
 def read_subject(
     source: SubjectFiles | Path, scheme: LabelScheme = BRATS2017
 ) -> Subject:
-    """Read images and segmentation of what was found, or of a BraTS subject's folder.
+    """Read images and segmentation of listed files, or of a BraTS subject's folder.
 
-    The default scheme is for synthetic subjects; whoever has other data must choose.
-    The message of an error has all reasons.
+    The default scheme is for synthetic subjects; other data needs its own. The message
+    of an error has all reasons.
     """
     files = source if isinstance(source, SubjectFiles) else files_in(source)
     if files.labels is None:
@@ -112,7 +112,7 @@ def read_subject(
 
 
 def read_images(files: SubjectFiles) -> tuple[Images, NDArray[np.float64]]:
-    """Read a subject's images as in `Subject`, and the affine that goes with them."""
+    """Read a subject's images as in `Subject`, and their affine."""
     return _images(look(files, None, labelled=False))
 
 
@@ -126,17 +126,17 @@ def read_labels(files: SubjectFiles, scheme: LabelScheme) -> Labels:
 def read_segmentation(
     files: SubjectFiles, volume: Volume, scheme: LabelScheme
 ) -> tuple[Labels, NDArray[np.float64]]:
-    """Read one segmentation, of `files` or predicted for it, and its turned affine."""
+    """Read a true or predicted segmentation of a subject, and its turned affine."""
     labels = turn(read_stored(volume.path, files.name), volume, files.name)
     voxels = _check_labels(files, volume.path, labels, scheme)
     return voxels.astype(np.uint8), labels.affine
 
 
 def missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
-    """The error of a subject without labels, where they are needed."""
+    """Make the error of a subject that lacks the labels it needs."""
     folder = files.images[0].path.parent
     beside = ", ".join(path.name for path in files.others)
-    asked = f", with {beside}: is one of them it? Save" if beside else ". Add"
+    asked = f", with {beside}: is it one of them? Save" if beside else ". Add"
     return FileNotFoundError(
         f"`folder` must hold the segmentation too, got subject {files.name} without "
         f"its segmentation in {folder}{asked} it as {files.name}_seg.nii.gz, or leave "
@@ -146,7 +146,7 @@ def missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
 
 @contextmanager
 def _noting(reasons: list[str]) -> Generator[None, None, None]:
-    """Go on after a bad value, with its message in the list."""
+    """Catch a bad value, and append its message to `reasons`."""
     try:
         yield
     except ValueError as error:
@@ -196,11 +196,11 @@ def _check_image(files: SubjectFiles, path: Path, image: Images) -> None:
 
 
 def _without_background(image: Turned) -> Turned:
-    """The image moved so that its background, and nothing else, is 0.
+    """Shift the voxels so that the background, and nothing else, is 0.
 
-    The background is what five of the eight corners hold, such as a padding of -1024,
-    or a 0 that a scale factor moved. Where there is none and values are negative, as in
-    CT up to the table, no voxel becomes 0.
+    The background is the value of at least five of the eight corners, such as a padding
+    of -1024, or a 0 that a scale factor moved. Without a background, negative values
+    are shifted above 0, as in CT that shows the table.
     """
     voxels = image.voxels
     corners, counts = np.unique(voxels[_CORNERS], return_counts=True)
@@ -218,7 +218,7 @@ def _without_background(image: Turned) -> Turned:
 def _check_labels(
     files: SubjectFiles, path: Path, labels: Turned, scheme: LabelScheme | None
 ) -> Images:
-    """Whole numbers of the scheme; a scale factor may have left them beside."""
+    """Round labels to whole numbers, and refuse values that are not the scheme's."""
     with np.errstate(invalid="ignore"):
         voxels = np.rint(labels.voxels)
         near = np.abs(voxels - labels.voxels) <= _ROUNDING
@@ -248,5 +248,5 @@ def _check_labels(
 
 
 def _first(values: Images) -> str:
-    """A few of the values, short enough to be read."""
+    """List up to five different values."""
     return ", ".join(f"{value:.7g}" for value in np.unique(values)[:5])

@@ -1,9 +1,9 @@
 """Writes an evaluation: tables, tests, and figures.
 
 REPORT/scores.csv     a line per set, subject and region
-REPORT/report.json    the rule, summaries, tests, and who was left out
+REPORT/report.json    the rule, summaries, tests, and subjects left out
 REPORT/dice.png       boxes; hd95.png likewise
-REPORT/losses.png     of the runs that made the predictions, where they are known
+REPORT/losses.png     losses of the runs that made the predictions, where known
 REPORT/gallery.png    the best, a middling and the worst subject
 """
 
@@ -45,12 +45,12 @@ __all__ += ["write_report"]
 
 RULES = {
     EmptyRule.BRATS: (
-        "Empty regions by BraTS's rule: both empty Dice 1, HD95 0 mm; one Dice 0, "
-        "HD95 373.13 mm."
+        "Empty regions by BraTS's rule: if both are empty, Dice 1 and HD95 0 mm; if "
+        "one is, Dice 0 and HD95 373.13 mm."
     ),
     EmptyRule.NAN: (
-        "Empty regions: both empty no number; one Dice 0, no HD95. Those without a "
-        "number are left out."
+        "Empty regions: if both are empty, no score; if one is, Dice 0 and no HD95. "
+        "Missing scores are left out."
     ),
 }
 _TITLES = {"dice": "Dice per subject", "hd95": "HD95 per subject"}
@@ -63,8 +63,8 @@ _BEST = {"dice": "1 is perfect", "hd95": "0 is perfect"}
 class Report:
     """An evaluation: scores, their summaries, and by measure tests of pairs of sets.
 
-    `size` is that of the common cube; None for the source's grid. `unasked` are those
-    with labels that nobody was asked to predict.
+    `size` is the common cube's; None for the source's grid. `unasked` are labelled
+    subjects that no set was asked to predict.
     """
 
     scores: tuple[Score, ...]
@@ -178,7 +178,7 @@ def write_report(
 
 
 def summary_table(report: Report) -> Table:
-    """Medians and quartiles, with the rule for empty regions beneath."""
+    """Make the table of summaries, with the rule for empty regions beneath."""
     table = Table(title=f"Scores, {_grid(report.size)}", caption=RULES[report.rule])
     columns = ("set", "region", "measure", "n", "missed", "mean", "median", "quartiles")
     for column in columns:
@@ -198,7 +198,7 @@ def summary_table(report: Report) -> Table:
 
 
 def comparison_table(report: Report) -> Table:
-    """Paired tests of each pair of sets."""
+    """Make the table of paired tests of sets."""
     table = Table(title="Paired Wilcoxon tests, Holm's correction")
     for column in ("measure", "region", "pair", "n", "median difference", "p", "Holm"):
         table.add_column(column)
@@ -228,7 +228,7 @@ def _find(
     skip_bad: bool,
     problems: list[Problem],
 ) -> list[SubjectFiles]:
-    """The subjects to score; adds those that are not there to `problems`."""
+    """Return the subjects to score; add missing subjects to `problems`."""
     bad = {problem.name: problem for problem in found.problems}
     everyone = {files.name: files for files in usable(found, skip_bad=True)}
     for name in names:
@@ -247,7 +247,7 @@ def _find(
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """NaN as null: JSON has no NaN."""
+    """Replace NaN by None: JSON has no NaN."""
     return {
         key: None if isinstance(value, float) and math.isnan(value) else value
         for key, value in values.items()
@@ -257,7 +257,7 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 def _by_region(
     scores: Sequence[Score], measure: str
 ) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, int]]]:
-    """Values by region and set, and how many are left out of them as missed."""
+    """Group values by region and set, and count the values left out as missed."""
     values: dict[str, dict[str, list[float]]] = {}
     missed: dict[str, dict[str, int]] = {}
     for score in scores:
@@ -271,7 +271,7 @@ def _by_region(
 
 
 def _check_regions(sets: Sequence[PredictionSet], scheme: LabelScheme) -> None:
-    """Refuse to compare tumours with livers."""
+    """Refuse sets whose regions are not the truth's."""
     for group in sets:
         if list(group.scheme.regions) != list(scheme.regions):
             raise ValueError(

@@ -2,12 +2,12 @@
 
 RUN/configuration.json    settings, cache, workers, versions, subjects left out
 RUN/split.json            names of training and validation subjects
-RUN/state.npz             everything training goes on from, after each epoch
+RUN/state.npz             the whole training state after each epoch
 RUN/log.csv               one line per epoch
-RUN/best.weights.h5       of the epoch with the best validation Dice
-RUN/last.weights.h5       of the last epoch
-RUN/memory.json           what each step took, planned and measured
-RUN/plan.json             what was swapped when; only where a step was planned
+RUN/best.weights.h5       weights of the epoch with the best validation Dice
+RUN/last.weights.h5       weights of the last epoch
+RUN/memory.json           memory and seconds of each step, planned and measured
+RUN/plan.json             the plan of the step; only where a step was planned
 """
 
 import platform
@@ -24,20 +24,20 @@ from unet3d.splits import check_rule
 __all__ = ["Configuration", "Surroundings", "check_same", "check_start", "versions"]
 __all__ += ["read_configuration", "read_surroundings", "write_configuration"]
 
-# What a run's folder has beside its configuration, which is written first.
+# Files of a run's folder beside its configuration, which is written first.
 _PARTS = ("state.npz", "split.json", "log.csv", "best.weights.h5", "last.weights.h5")
 _PACKAGES = ("tensorflow", "keras", "numpy", "scipy", "nibabel", "tflms")
-# These may differ between a run and its continuation: they decide no number.
+# Settings that a resumed run may change: they decide no number.
 _FREE = frozenset({"data", "epochs", "lms", "budget"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Settings of a run, as `python -m unet3d train --help` says them.
+    """Settings of a run, as in `python -m unet3d train --help`.
 
-    `scheme` is what the file `label_scheme` said, None where that is a name of
-    `unet3d.schemes.SCHEMES`; without a `patch` volumes are resized to `size`; `lms` of
-    None steps in where a step does not fit; `budget` is in bytes.
+    `scheme` is the content of the file `label_scheme`, None where `label_scheme` is a
+    name of `unet3d.schemes.SCHEMES`. Without a `patch` volumes are resized to `size`.
+    With `lms` None only steps that do not fit are planned. `budget` is in bytes.
     """
 
     data: str
@@ -59,7 +59,7 @@ class Configuration:
     patch: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no training can start with; the network checks its own."""
+        """Refuse impossible settings; the network checks its own settings."""
         for name in ("batch_size", "epochs", "steps_per_epoch", "seed", "patch"):
             bound = 0 if name == "seed" else 1
             value = getattr(self, name)
@@ -87,13 +87,13 @@ class Configuration:
 
     @property
     def task(self) -> LabelScheme:
-        """Channels, labels and regions."""
+        """The label scheme: channels, labels and regions."""
         return self.scheme or scheme_named(self.label_scheme)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where a run was trained, and by how many workers; it may go on elsewhere."""
+    """The cache and the number of workers of a run; a resumed run may change both."""
 
     cache: str | None = None
     workers: int | None = None
@@ -106,7 +106,7 @@ def write_configuration(
     left_out: Sequence[str] = (),
     around: Surroundings = Surroundings(),
 ) -> None:
-    """Write a run's settings, with the versions of what trains it."""
+    """Write a run's settings, and the versions of Python and packages."""
     content = {
         "configuration": asdict(configuration),
         "surroundings": asdict(around),
@@ -134,7 +134,7 @@ def read_configuration(run: Path) -> Configuration:
 
 
 def read_surroundings(run: Path) -> Surroundings:
-    """Read where a run was trained, as far as its folder says so."""
+    """Read a run's cache and number of workers; None where its folder has none."""
     path = run / "configuration.json"
     if "surroundings" not in read_json(path):
         return Surroundings()
@@ -166,7 +166,7 @@ def check_start(run: Path, configuration: Configuration, *, resume: bool) -> Non
 
 
 def check_same(run: Path, configuration: Configuration) -> None:
-    """Refuse to go on with a run that other settings made."""
+    """Refuse to resume a run of other settings."""
     before = read_configuration(run)
     for field in fields(Configuration):
         old, new = getattr(before, field.name), getattr(configuration, field.name)
@@ -178,7 +178,7 @@ def check_same(run: Path, configuration: Configuration) -> None:
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of Python and of the packages that decide numbers."""
+    """Return the versions of Python and of the packages that decide numbers."""
     found: dict[str, Any] = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:

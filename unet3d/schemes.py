@@ -1,7 +1,7 @@
-"""The meaning of the numbers in a segmentation, and the images that go with them.
+"""Label schemes: the meaning of a segmentation's values, and a subject's channels.
 
-The same number means different tissue in different years, so a scheme is chosen or read
-from the data's own `dataset.json`, never guessed from the values that happen to occur.
+A value means different tissue in different years of BraTS, so a scheme is chosen or
+read from the data's own `dataset.json`, never guessed from the values that occur.
 A file for --label-scheme has the form of nnU-Net's dataset.json:
 
     {"channel_names": {"0": "CT"}, "labels": {"liver": [1, 2], "tumour": 2}}
@@ -37,7 +37,7 @@ _SYNONYMS = {
     "brain": "brainmask betmask skullmask",  # where tissue is, and no tumour
 }
 _KINDS = {word: kind for kind, words in _SYNONYMS.items() for word in words.split()}
-# By what words data sets call BraTS's tissues and regions; the first that fits counts.
+# Words of data sets for BraTS's tissues and regions; the first match counts.
 _TISSUES = {
     "oedema": r"o?edema|snfh|^ed$",
     "cavity": r"cavity|^rc$",
@@ -53,9 +53,9 @@ class LabelScheme:
     """The regions of one family of data sets, by their label values; 0 is background.
 
     Args:
-        name: What a command line and a run call it.
-        regions: The values of each region, the outer before what it holds.
-        tissues: What a value is called; for comparing with another scheme.
+        name: The scheme's name on a command line and in a run's folder.
+        regions: The values of each region, an outer region before its inner ones.
+        tissues: The values of each tissue, to compare schemes by names.
         channels: The kinds of image that a subject has, in order.
 
     Example:
@@ -69,13 +69,13 @@ class LabelScheme:
     channels: tuple[str, ...] = MODALITIES
 
     def __post_init__(self) -> None:
-        """Refuse what no segmentation can be written with."""
+        """Refuse a scheme that no segmentation can be written with."""
         if not self.regions or not self.channels or None in self.written:
             raise ValueError(
                 f"`labels` of {self.name} must give each region whole numbers from 1 "
-                "to 255, one of them in no later region, and later regions lie in it "
-                f"or apart, got {self.regions} for channels {self.channels}. Number "
-                "labels so, and list the outer region first."
+                "to 255, at least one of them its own, and each region must lie inside "
+                f"or apart from earlier ones, got {self.regions} for channels "
+                f"{self.channels}. Number labels so, and list the outer region first."
             )
 
     @property
@@ -85,7 +85,7 @@ class LabelScheme:
 
     @property
     def written(self) -> tuple[int | None, ...]:
-        """The value that each region alone is written with."""
+        """The value of each region that no later region has; None if there is none."""
         sets, own = list(self.regions.values()), []
         for place, values in enumerate(sets):
             later = [*map(set, sets[place + 1 :])]
@@ -120,7 +120,7 @@ SCHEMES = {
 
 
 def kind_of(text: str) -> str:
-    """One word for each kind of image, however it is written."""
+    """Return one word for each kind of image, in any spelling."""
     plain = re.sub(r"[^a-z0-9]", "", text.lower())
     return _KINDS.get(plain, plain)
 
@@ -138,7 +138,7 @@ def scheme_named(name: str) -> LabelScheme:
 
 
 def choose_scheme(name: str | None, data: Path) -> LabelScheme | None:
-    """A data set's scheme: by its name, or the data's own; None if none is known."""
+    """Find a data set's scheme: by name, or the data's own; None if none is known."""
     path = data / LISTING
     said = read_listing(path) if path.is_file() else {}
     own = _scheme_in(said, path) if "labels" in said or (said and not name) else None
@@ -157,7 +157,7 @@ def choose_scheme(name: str | None, data: Path) -> LabelScheme | None:
 
 
 def as_text(path: Path) -> str:
-    """Text of any editor: UTF-8 with or without a mark, or UTF-16 with it."""
+    """Read text of any editor: UTF-8 with or without a BOM, or UTF-16 with a BOM."""
     content = path.read_bytes()
     marked = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     return content.decode("utf-16" if marked else "utf-8-sig")
@@ -169,7 +169,7 @@ def read_listing(path: Path) -> dict[str, Any]:
         content = json.loads(as_text(path))
         if isinstance(content, dict):
             return content
-        reason = "it is no object"
+        reason = "no JSON object"
     except ValueError as error:
         reason = str(error)
     raise ValueError(
@@ -179,7 +179,7 @@ def read_listing(path: Path) -> dict[str, Any]:
 
 
 def channels_in(content: Mapping[str, Any]) -> tuple[str, ...]:
-    """The kinds of image that a dataset.json names, in order."""
+    """Return the kinds of image that a dataset.json names, in order."""
     named = content.get("channel_names") or content.get("modality") or {}
     numbered = enumerate(named) if isinstance(named, list) else named.items()
     names = sorted(numbered, key=lambda item: int(item[0]))
@@ -189,7 +189,7 @@ def channels_in(content: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _scheme_in(content: Mapping[str, Any], path: Path) -> LabelScheme:
-    """The scheme that a file describes."""
+    """Make the scheme that a file describes."""
     try:
         labels = dict(_labels(content["labels"]))
         channels = channels_in(content) or MODALITIES
@@ -209,7 +209,7 @@ def _scheme_in(content: Mapping[str, Any], path: Path) -> LabelScheme:
 
 
 def _labels(labels: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Regions by name: nnU-Net has name and values, the Decathlon value and name."""
+    """Yield regions by name; nnU-Net lists names first, the Decathlon values first."""
     for key, value in labels.items():
         name, number = (value, key) if key.isdigit() else (key, value)
         numbers = number if isinstance(number, list) else [number]
@@ -227,7 +227,7 @@ def _tissue(name: str) -> str:
 
 
 def _clashes(own: LabelScheme, chosen: LabelScheme) -> Iterator[str]:
-    """Contradictions between another scheme and the data's own, in words."""
+    """Describe contradictions between the chosen scheme and the data's own."""
     if missing := set(chosen.channels) - set(own.channels):
         yield (
             f"has the channels {', '.join(own.channels)}: {chosen.name} wants "

@@ -12,18 +12,19 @@ Where a region is empty, neither formula means anything, and a rule decides:
     brats   Dice 1, HD95 0         Dice 0, HD95 373.13 mm
     nan     no number, left out    Dice 0, HD95 no number
 
-Lesion by lesion, by BraTS 2023's rules: what grows together in a truth dilated 3 times
-is one lesion, and finds that touch it so are its own. Lesions of at most 50 mm3 are
-left out, with their finds; a find that touches no lesion, or a lesion without one, has
-Dice 0 and HD95 374 mm. The score is the mean over lesions and false finds.
+Lesion by lesion, by BraTS 2023's rules: lesions are the parts that stay apart when the
+truth is dilated 3 times. A part of the prediction, a find, belongs to each dilated
+lesion that it touches. Lesions of at most 50 mm3 are left out, with their finds. A
+lesion without a find, and a find without a lesion, has Dice 0 and HD95 374 mm. The
+score is the mean over lesions and false finds.
 
 Sources: Menze et al., IEEE TMI 34(10), 2015, for both measures; the evaluation of the
 BraTS challenges for its rule: 373.13 mm is the diagonal of 240 x 240 x 155 mm; that of
 BraTS 2023 (github.com/rachitsaluja/BraTS-2023-Metrics) for lesions of gliomas, with
 DeepMind's surface-distance, which weighs surface by its area.
 
-Known weaknesses: axes are taken to be at right angles, as in BraTS. Dilation counts
-voxels, whatever their size, as there.
+Known weaknesses: axes are taken to be at right angles, and dilation counts voxels of
+any size, both as in BraTS.
 """
 
 import math
@@ -41,21 +42,21 @@ FARTHEST = math.sqrt(240**2 + 240**2 + 155**2)  # mm
 Mask = NDArray[np.bool_]
 Spacing = tuple[float, float, float]
 _DILATIONS = 3
-_LEAST = 50.0  # mm3, of a lesion that counts
-_MISSED = 374.0  # mm
+_LEAST = 50.0  # mm3; smaller lesions do not count
+_MISSED = 374.0  # mm, HD95 of a missed lesion or a false find
 _GROWN = ndimage.generate_binary_structure(3, 2)
 _TOUCHING = np.ones((3, 3, 3), np.bool_)
 
 
 class EmptyRule(Enum):
-    """The score of empty regions."""
+    """The rule for scores of empty regions."""
 
     BRATS = "brats"
     NAN = "nan"
 
 
 def dice(truth: Mask, prediction: Mask, rule: EmptyRule = EmptyRule.BRATS) -> float:
-    """Dice coefficient of two masks; the rule decides where both are empty.
+    """Compute Dice of two masks; the rule decides where both are empty.
 
     Example:
         >>> dice(np.array([True, True, False]), np.array([True, False, False]))
@@ -73,13 +74,13 @@ def hd95(
     spacing: Spacing,
     rule: EmptyRule = EmptyRule.BRATS,
 ) -> float:
-    """The larger of the two directed 95th percentiles of surface distance, in mm.
+    """Return the larger of both directed 95th percentiles of surface distance, in mm.
 
     `spacing` is mm from voxel to voxel along (depth, height, width).
     """
     if not truth.any() or not prediction.any():
         return _empty(rule, both=not truth.any() and not prediction.any())
-    # Nothing outside the box of both matters, and distances take time.
+    # Voxels outside the box of both masks do not matter, and distances take time.
     box = ndimage.find_objects((truth | prediction).astype(np.int8))[0]
     surfaces = [_surface(mask[box]) for mask in (truth, prediction)]
     there = _directed(surfaces[0], surfaces[1], spacing)
@@ -93,7 +94,7 @@ def lesion_scores(
     spacing: Spacing,
     rule: EmptyRule = EmptyRule.BRATS,
 ) -> tuple[float, float]:
-    """Lesion-wise Dice and HD95; arguments as for `unet3d.scores.hd95`."""
+    """Compute lesion-wise Dice and HD95; arguments as for `unet3d.scores.hd95`."""
     scores, strangers = _each(truth, prediction, spacing)
     scores += [(0.0, _MISSED)] * strangers
     if not scores:
@@ -120,7 +121,7 @@ def _directed(start: Mask, target: Mask, spacing: Spacing) -> float:
 def _each(
     truth: Mask, prediction: Mask, spacing: Spacing
 ) -> tuple[list[tuple[float, float]], int]:
-    """Scores of each lesion that counts, and the number of finds that touch none."""
+    """Score each lesion that counts, and count the finds that touch no lesion."""
     grown = _dilated(truth)
     lesions, count = _components(grown)
     lesions[~truth] = 0
@@ -143,7 +144,7 @@ def _components(mask: Mask) -> tuple[NDArray[np.int32], int]:
 
 def _dilated(mask: Mask) -> Mask:
     grown = np.zeros_like(mask)
-    if mask.any():  # a box around it is enough, and dilation takes time
+    if mask.any():  # dilate in a box around the mask, to save time
         box = tuple(
             slice(max(0, side.start - _DILATIONS), side.stop + _DILATIONS)
             for side in ndimage.find_objects(mask.astype(np.int8))[0]
@@ -157,7 +158,7 @@ def _distance(lesion: Mask, found: Mask, spacing: Spacing) -> float:
 
     if not found.any():
         return _MISSED
-    with warnings.catch_warnings():  # its names of SciPy's functions are old ones
+    with warnings.catch_warnings():  # surface_distance uses old names of SciPy
         warnings.simplefilter("ignore", DeprecationWarning)
         distances = surface_distance.compute_surface_distances(lesion, found, spacing)
     hausdorff = surface_distance.compute_robust_hausdorff(distances, 95)

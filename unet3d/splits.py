@@ -1,8 +1,8 @@
 """Splits the subjects of a data set into those for training and those for validation.
 
 A split is a JSON file with the two lists of names, so that several runs can share it.
-Scans of one patient stay on one side: a network that is judged by the brain that it was
-trained with looks better than it is. A name says whose scan it is:
+Scans of one patient stay on one side: a network that is validated with a brain of its
+training looks better than it is. A subject's name tells the patient:
 
     Brats17_TCIA_101_1     BraTS 2017 to 2019: year, hospital and patient, scan
     BraTS20_Training_001   BraTS 2020 and 2021: one name for each patient
@@ -28,11 +28,11 @@ __all__ += ["known_split", "make_split", "patient_of", "read_split", "without"]
 __all__ += ["write_split"]
 
 PART = 0.2  # of the subjects, for validation
-# The rule by which each scan is a patient of its own.
+# The rule that makes each scan a patient of its own.
 NO_GROUPS = "none"
 
 _KNOWN = (
-    # The year is left out: hospitals' names for patients outlived it.
+    # The year is left out: hospitals kept their names for patients.
     re.compile(r"brats1[789]_(.+)_\d+", re.IGNORECASE),
     re.compile(r"(brats(?:-[a-z]+)+-\d+)-\d+", re.IGNORECASE),
 )
@@ -40,7 +40,7 @@ _KNOWN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Names of subjects, each in one of the two."""
+    """The names of subjects, each in one of the two lists."""
 
     training: tuple[str, ...]
     validation: tuple[str, ...]
@@ -112,14 +112,14 @@ def read_split(path: Path) -> Split:
 
 
 def write_split(path: Path, split: Split) -> None:
-    """Write what `read_split` reads."""
+    """Write a split file for `read_split`."""
     write_json(path, asdict(split))
 
 
 def known_split(
     run: Path, asked: Path | None, *, group_by: str | None = None
 ) -> Split | None:
-    """The split that a run has, or is asked to take; None if one is to be drawn."""
+    """Return the run's or the asked split; None if a split is to be drawn."""
     split = read_split(asked) if asked else None
     own = run / "split.json"
     if not own.is_file():
@@ -136,7 +136,7 @@ def known_split(
 
 
 def without(split: Split, bad: Collection[str]) -> Split:
-    """The split without some subjects."""
+    """Remove bad subjects from a split."""
     left = Split(
         training=tuple(name for name in split.training if name not in bad),
         validation=tuple(name for name in split.validation if name not in bad),
@@ -150,10 +150,10 @@ def without(split: Split, bad: Collection[str]) -> Split:
 
 
 def patient_of(name: str, rule: str | None = None) -> str:
-    """The patient of a scan.
+    """Return the patient of a scan.
 
     A rule is a regular expression that is searched for in the name: its first group is
-    the patient, or all that it matches. `NO_GROUPS` takes the name itself.
+    the patient, or the whole match. `NO_GROUPS` takes the name itself.
 
     Example:
         >>> [patient_of(name) for name in ("BraTS-GLI-00001-101", "Brats18_2013_0_1")]
@@ -178,7 +178,7 @@ def patient_of(name: str, rule: str | None = None) -> str:
 
 
 def check_rule(rule: str | None) -> None:
-    """Refuse what is no regular expression."""
+    """Refuse a rule that is no regular expression."""
     try:
         re.compile(rule or "")
     except re.error as error:
@@ -191,7 +191,7 @@ def check_rule(rule: str | None) -> None:
 def by_patient(
     names: Iterable[str], rule: str | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """The scans of each patient, both in the order of names."""
+    """Group scans by patient, both in the order of scans' names."""
     scans: dict[str, tuple[str, ...]] = {}
     for name in sorted(names):
         patient = patient_of(name, rule)
@@ -200,7 +200,7 @@ def by_patient(
 
 
 def _fill(drawn: Sequence[tuple[str, ...]], room: int) -> set[str]:
-    """Patients' scans in the order drawn, each where it fits; or the fewest scans."""
+    """Take the drawn patients whose scans fit into `room`, else the fewest scans."""
     chosen: set[str] = set()
     for scans in drawn:
         if len(chosen) + len(scans) <= room:

@@ -1,14 +1,14 @@
-"""Finds subjects in a folder: which files, and which of a file's volumes, are whose.
+"""Finds the subjects in a folder, and the files and volumes of each.
 
     BraTS 2017-2024   DATA/[HGG/|LGG/]<name>/<name>_flair.nii.gz  _t1 _t1ce _t2 _seg
                       or <name>-t2f.nii.gz  -t1n -t1c -t2w -seg
     nnU-Net raw       DATA/dataset.json, imagesTr/<name>_0000.nii.gz, labelsTr/
     Decathlon         DATA/dataset.json, one file of all volumes per subject
 
-The last words of a file's name say which kind of image it is, however they are written
-(`unet3d.schemes.kind_of`); what a label means is never concluded from them. A folder
-that holds one file stands for it. Where two files could be meant, both are named and
-none is taken. Nothing is opened here but `dataset.json`.
+The last words of a file's name tell the kind of image, in any spelling
+(`unet3d.schemes.kind_of`), but never the meaning of a label. A folder that holds one
+file stands for that file. Where two files fit, both are named and none is taken. No
+volume is read here.
 
 Sources: the data descriptions of BraTS, nnU-Net and the Medical Segmentation Decathlon.
 """
@@ -35,8 +35,8 @@ __all__ += ["Volume", "files_in", "stem_of"]
 
 _GRADES = ("HGG", "LGG")
 _KINDS = r"(?i)^(ima?ges?|imgs?|scans?|labels?|masks?|seg(mentation)?s?|gt)(t[rs])?$"
-_FIRST = 3  # so many files of a folder are named
-# Other formats of people's data, by the ends of names, and the advice for each.
+_FIRST = 3  # files of a folder that a message names
+# Other file formats, by the endings of names, and the advice for each.
 _VOLUMES = r"\.(mha|mhd|nrrd|img|mgz|mnc|h5|npy)$"
 _FORMATS = {
     r"(\.dcm|\.ima|^DICOMDIR)$": "Convert each series by dcm2niix, bring a subject's "
@@ -124,7 +124,7 @@ def _look_in(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
     else:
         return files
     message = f"{reason}, or leave the subject out."
-    if "seg" in doubted:  # it is not missing
+    if "seg" in doubted:  # a segmentation exists
         files = replace(files, is_test=True)
     return Problem(name=folder.name, message=message, rest=files)
 
@@ -132,7 +132,7 @@ def _look_in(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
 def _by_kind(
     folder: Path, channels: Sequence[str]
 ) -> tuple[dict[str, list[Path]], tuple[Path, ...]]:
-    """A subject's files by their kind, and those of no kind that is wanted."""
+    """Group a subject's files by kind; return also the files of no wanted kind."""
     there: dict[str, list[Path]] = {}
     others = []
     for said, path in _volumes(folder):
@@ -149,7 +149,7 @@ def _by_kind(
 
 
 def _kind(stem: str) -> str:
-    """Of the last one or two words of a name, or of all that stands alone."""
+    """Return the kind of image that the last one or two words of a name tell."""
     words = re.split(r"[_\-. ]+", stem)
     kinds = [kind_of("".join(words[-count:])) for count in (2, 1)]
     two, one = kinds
@@ -158,9 +158,9 @@ def _kind(stem: str) -> str:
 
 
 def _volumes(folder: Path) -> list[tuple[str, Path]]:
-    """The NIfTI files of a folder, and those that lie alone in a folder of it.
+    """List the NIfTI files of a folder, and of subfolders with a single file.
 
-    Of one name, compressed or not, the compressed one counts.
+    Of two files of one name the compressed file counts.
     """
     found: dict[str, Path] = {}
     for entry in sorted(folder.iterdir(), reverse=True):
@@ -178,7 +178,7 @@ def _volumes(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _one_of(paths: Sequence[Path], name: str) -> Path | None:
-    """The only one, else the only one by its subject's name, or of tumours; or None."""
+    """Return the only file, or the only match of subject name or tumour; else None."""
     for words in ("", rf"^{re.escape(name)}[_-][^\W_]+\.nii", r"tumou?r|lesion"):
         own = [p for p in paths if re.search(words, p.name, re.IGNORECASE)]
         if len(own) == 1:
@@ -194,7 +194,7 @@ def _some(paths: Sequence[Path], folder: Path) -> str:
 def _in_folders(
     data: Path, channels: Sequence[str]
 ) -> Iterator[SubjectFiles | Problem]:
-    """Subjects as folders, directly below `data` or below the grades of BraTS."""
+    """Yield subjects as folders, directly below `data` or below BraTS's grades."""
     subjects, above = [], []
     for folder in sorted(data.iterdir()):
         if folder.is_symlink() and not folder.exists():
@@ -243,7 +243,7 @@ def _readable(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
 
 
 def _subjects_below(folder: Path) -> int:
-    """The number of subjects' folders in a folder that is none itself."""
+    """Count the subjects' folders in a folder; 0 if the folder is a subject itself."""
     try:
         if _volumes(folder):
             return 0
@@ -256,7 +256,7 @@ def _subjects_below(folder: Path) -> int:
 
 
 def _refuse_other_layouts(data: Path) -> None:
-    """Say of data in another layout what it is."""
+    """Refuse data in another layout, and name the layout."""
     names = [path.name for path in data.iterdir()]
     own = [name for name in names if NIFTI.search(name)]
     deeper = [path for depth in ("*", "*/*", "*/*/*") for path in data.glob(depth)]
@@ -284,7 +284,7 @@ def _refuse_other_layouts(data: Path) -> None:
 def _refuse_folders_of_kinds(
     data: Path, results: Sequence[SubjectFiles | Problem]
 ) -> None:
-    """Say of a folder for images and one for masks how they are listed."""
+    """Refuse a folder for images beside one for masks, and say how to list both."""
     kinds = [result for result in results if re.search(_KINDS, result.name)]
     if len(kinds) > 1:
         first, other = (result.name for result in kinds[:2])
@@ -298,13 +298,13 @@ def _refuse_folders_of_kinds(
 
 
 def _typed(path: Path) -> str:
-    """A file's name, with the ending that scanners leave out."""
+    """Return a file's name, with the ending .dcm if its content is DICOM."""
     with path.open("rb") as file:
         return path.name + ".dcm" * (file.read(132)[128:] == b"DICM")
 
 
 def _check_names(names: list[str]) -> None:
-    """Predictions are named after subjects, so two must not share a name."""
+    """Refuse two subjects of one name: predictions are named after subjects."""
     twice = sorted({first for first, second in pairwise(names) if first == second})
     if twice:
         raise ValueError(

@@ -13,7 +13,7 @@ from unet3d.sums import moments, total
 __all__ = ["measure"]
 
 _VOXELS = (1, 2, 3)
-_HELD = (0.5, 0.2, 0.05)  # parts of the voxels that a label holds
+_HELD = (0.5, 0.2, 0.05)  # share of the voxels with each label
 
 Volume = NDArray[np.float32]
 Values = NDArray[np.float64]
@@ -21,10 +21,10 @@ Sum = Callable[[Any], Any]
 
 
 def measure(size: int) -> dict[str, tuple[Values, Values | None, Values]]:
-    """Sums over a volume of `size`^3, and numbers that are made of such sums.
+    """Compute sums over a volume of `size`^3, and numbers that are made of sums.
 
-    For each its values by TensorFlow's own sums, one axis at a time, and in float64;
-    None where TensorFlow's own is the only one.
+    Each has values by TensorFlow's own sums, by sums of one axis at a time (None where
+    only TensorFlow's own exist), and in float64.
     """
     rng = np.random.default_rng(0)
     shape = (1, size, size, size, len(_HELD))

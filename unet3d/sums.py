@@ -1,18 +1,18 @@
 """Sums over volumes that are right at any size: one axis after the other.
 
 TensorFlow merges neighbouring axes, and Eigen then adds all voxels to one running sum,
-which stands still at 2^24 ones: `docs/sums.md` has what was measured, and the sources.
-One axis at a time, no running sum is longer than an axis; the width comes first, for
-its voxels lie together, and what is left is a width-th of the input.
+which stops growing at 2^24 ones: `docs/sums.md` has measurements and sources. Here no
+running sum is longer than one axis. The width comes first: its voxels lie together, and
+its sums take a width-th of the input's bytes.
 
-Gradients are sums too wherever a small tensor meets a volume: that of `scale` in
-`volume * scale` is one over all voxels. `spread` repeats a small tensor along all
+Gradients are sums too wherever a small tensor meets a volume: the gradient of `scale`
+in `volume * scale` sums over all voxels. `spread` repeats a small tensor along all
 spatial axes but the last, so that the product broadcasts along one axis only.
 
 Known weaknesses: the gradient of a convolution's bias is TensorFlow's own sum, 0.4 %
 off at 256^3 where all its terms are alike. In front of an instance normalisation it is
-zero, so only linear heads have it. Half precision is summed in half precision. On GPUs,
-whose kernels sum otherwise, this costs a few small ops.
+zero, so only linear heads have this error. Half precision is summed in half precision.
+On GPUs, whose kernels sum otherwise, sums by axis cost a few small ops.
 """
 
 import math
@@ -33,7 +33,7 @@ def total(values: Any, axes: Sequence[int], *, keepdims: bool = False) -> Any:
 
 
 def mean(values: Any, axes: Sequence[int], *, keepdims: bool = False) -> Any:
-    """Mean over `axes`; arguments and result as those of `total`."""
+    """Average over `axes`; arguments and result as in `total`."""
     sizes = _sizes(values)
     count = math.prod(sizes[axis] for axis in axes)
     # The sum is small: dividing it, and not the input, makes no tensor of the input's
@@ -42,9 +42,9 @@ def mean(values: Any, axes: Sequence[int], *, keepdims: bool = False) -> Any:
 
 
 def moments(values: Any, axes: Sequence[int]) -> tuple[Any, Any]:
-    """Mean and variance over `axes`, which stay with size 1.
+    """Compute mean and variance over `axes`, which stay with size 1.
 
-    The variance takes the mean as given in the gradient too: there its part is zero.
+    The variance's gradient takes the mean as a constant, since the mean's part is zero.
     """
     middle = mean(values, axes, keepdims=True)
     # As one op: a difference and its square would be two tensors of the input's size.
@@ -55,8 +55,8 @@ def moments(values: Any, axes: Sequence[int]) -> tuple[Any, Any]:
 def spread(values: Any, volume: Any) -> Any:
     """Repeat (1 or batch, 1, ..., 1, channel) along all but the last axis of `volume`.
 
-    The last spatial axis: what is made has a width-th of the volume's size. The values
-    stay as they are; what becomes exact is the gradient of a product or a sum with it.
+    The last spatial axis stays, so the result has a width-th of the volume's size.
+    Values do not change; the gradient of a product or a sum with the result is exact.
     """
     sizes, shape = _sizes(volume), _sizes(values)
     for axis in range(len(sizes) - 2):
@@ -67,6 +67,6 @@ def spread(values: Any, volume: Any) -> Any:
 
 
 def _sizes(values: Any) -> list[Any]:
-    """Numbers, and tensors where sizes are not known yet."""
+    """Return the size of each axis: a number, or a tensor if not known yet."""
     shape: Any = ops.shape(values)
     return list(shape)

@@ -4,8 +4,8 @@ One folder per subject with four modalities (int16) and the segmentation (uint8,
 0, 1, 2 and 4) of 240 x 240 x 155 voxels of 1 mm. The same seed gives the same voxels;
 subject 7 is the same whether 8 or 80 are made.
 
-Coarse ones are as a scanner of larger voxels would have seen them: an image's voxel is
-the mean of its block, a label's the label in the middle of the block.
+Coarse subjects imitate a scanner of larger voxels: an image's voxel is the mean of its
+block, a label voxel is the label in the middle of its block.
 
 Known weaknesses: an interrupted run leaves a `partial-*` file behind, never a half
 written subject file. At the edge of the brain a block's mean holds background too, as
@@ -44,7 +44,7 @@ def synthesize(
     seed: int,
     progress: Callable[[Path], None] | None = None,
 ) -> tuple[Path, ...]:
-    """Write synthetic subjects below `output`, and give their folders.
+    """Write synthetic subjects below `output`, and return their folders.
 
     Subjects of the same name are replaced, other files stay. `progress` is called with
     a subject's folder as soon as it is complete.
@@ -83,9 +83,9 @@ def make_coarse_subjects(
     factor: int,
     progress: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write subjects below `folder`, and give the folder of the coarse ones.
+    """Write fine and coarse subjects below `folder`; return the coarse folder.
 
-    What is complete stays. `factor` is of voxels along each axis that become one.
+    Complete coarse subjects are kept. `factor` voxels along each axis become one voxel.
     """
     coarse = folder / "coarse"
     wanted = [coarse / f"synthetic_{i:03d}" for i in range(subjects)]
@@ -100,7 +100,7 @@ def make_coarse_subjects(
 
 
 def coarsen(volume: NDArray[Any], factor: int, *, labels: bool) -> NDArray[Any]:
-    """Make one voxel of each block; what is missing at the end counts as background."""
+    """Make one voxel of each block; blocks at the end are padded by 0."""
     missing = [(0, -length % factor) for length in volume.shape]
     padded = np.pad(volume, missing)
     if labels:
@@ -112,7 +112,7 @@ def coarsen(volume: NDArray[Any], factor: int, *, labels: bool) -> NDArray[Any]:
 
 
 def _place(extents: tuple[int, ...], rng: np.random.Generator) -> tuple[int, int, int]:
-    """Corner of the bounding box: near the middle of the grid, always inside it."""
+    """Draw the corner of the bounding box: near the grid's middle, always inside."""
     slack = np.array(GRID) - np.array(extents)
     corner = slack // 2 + np.rint(rng.normal(0, 2, 3)).astype(int)
     x, y, z = np.clip(corner, 0, slack)
@@ -120,7 +120,7 @@ def _place(extents: tuple[int, ...], rng: np.random.Generator) -> tuple[int, int
 
 
 def _save(volume: NDArray[np.integer], affine: NDArray[Any], path: Path) -> None:
-    """Write under a temporary name, then rename: a file is complete or absent."""
+    """Write a file by renaming its draft, so that a file is complete or absent."""
     image = nibabel.Nifti1Image(volume, affine)
     image.header.set_xyzt_units("mm", "sec")
     with draft_of(path) as draft:

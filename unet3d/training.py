@@ -2,8 +2,7 @@
 
     folder --find, prepare--> cache --batches--> fit --after each epoch--> RUN
 
-Where a step does not fit the device, the same training runs within it, with the same
-numbers (`unet3d.memory`).
+Where a step does not fit the device, `unet3d.memory` makes it fit, with equal numbers.
 
 Sources: Adam at 5e-4, halved after 10 epochs without progress, the end after 50, as in
 D. G. Ellis's Keras code; the split of 80/20 from the case study.
@@ -57,16 +56,16 @@ __all__ += ["precision_of", "train"]
 
 PATIENCE = 10  # epochs
 STOP_AFTER = 50  # epochs
-_PATCHES = 4  # of a subject, to validate with
-_LONGEST = 86_400.0  # seconds that a data set may take to be prepared
+_PATCHES = 4  # of each subject, to validate with
+_LONGEST = 86_400.0  # seconds in which the chief must prepare the data set
 ALONE = Workers(placement=Placement())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Complete epochs, earlier starts included, and the best validation Dice.
+    """The complete epochs, earlier starts included, and the best validation Dice.
 
-    `split` says who was trained and validated with, `problems` who was left out.
+    `split` names training and validation subjects, `problems` the subjects left out.
     """
 
     epochs: int
@@ -86,11 +85,11 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
     progress: Progress | None = None,
     workers: Workers = ALONE,
 ) -> Outcome:
-    """Train, or go on training.
+    """Train, or resume a training.
 
     Several workers (`lms.join`) call this with the same arguments: each takes its part
     of the subjects, the learning rate grows with their number, and the chief writes.
-    The folders must be the same for all. `split` is a file; None draws a split, or
+    All workers must see the same folders. `split` is a file; None draws a split, or
     takes the run's when resuming.
 
     For weights that are equal bit for bit after a kill, turn on
@@ -156,7 +155,7 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
 
 @contextmanager
 def precision_of(configuration: Configuration) -> Generator[None, None, None]:
-    """The dtype policy of a run; the policy from before comes back at the end."""
+    """Set the dtype policy of a run, and restore the earlier policy at the end."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(
         "mixed_float16" if configuration.mixed_precision else "float32"
@@ -168,12 +167,12 @@ def precision_of(configuration: Configuration) -> Generator[None, None, None]:
 
 
 def _find(configuration: Configuration, split: Split | None) -> Found:
-    """Those of the data set's subjects that are asked for."""
+    """Find the subjects of the split; without a split, all that are no test set."""
     found = find_subjects(Path(configuration.data), configuration.task.channels)
     if split is None:
         # A test set beside the training set has no truth to train with.
         labelled = tuple(f for f in found.subjects if not f.is_test)
-        if len(labelled) > 1:  # names that cannot be split stop it before data is read
+        if len(labelled) > 1:  # refuse names that cannot be split at once
             names = [files.name for files in labelled]
             make_split(names, configuration.seed, group_by=configuration.group_by)
         return Found(subjects=labelled, problems=found.problems)
@@ -200,7 +199,7 @@ def _prepare(
 ) -> tuple[dict[str, SubjectFiles], tuple[Problem, ...]]:
     subjects = usable(found, skip_bad=skip_bad)
     for warning in differing_spacings({s.name: header_spacing(s) for s in subjects}):
-        tell(bars, f"Beware: {warning}; they are not resampled to one")
+        tell(bars, f"Warning: {warning}; no volume is resampled")
     bar = bars.add_task("Preparing subjects", total=len(subjects))
     log(bars, f"Preparing {several(len(subjects), 'subject')} in {cache}")
     prepared = prepare_all(
@@ -292,7 +291,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     except BaseException:
         with suppress(OSError):  # the error on its way says more
             write_memory(run, swapping, workers)
-        if failed:  # TensorFlow makes a text of it, with a traceback
+        if failed:  # TensorFlow turns the error into a text with a traceback
             raise failed[0] from None
         raise
     write_memory(run, swapping, workers)
@@ -300,7 +299,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
 
 
 def _validated(loads: list[Load], configuration: Configuration) -> list[Load]:
-    """Whole volumes, or of each the same few patches in every epoch."""
+    """Return loads of whole volumes, or of a few patches that all epochs share."""
     patch = configuration.patch
     if patch is None:
         return loads
@@ -313,12 +312,12 @@ def _validated(loads: list[Load], configuration: Configuration) -> list[Load]:
 
 
 def _shape(model: Any) -> tuple[int, int, int]:
-    """Voxels along an axis, channels and regions."""
+    """Return (voxels along an axis, channels, regions)."""
     return model.input_shape[1], model.input_shape[-1], model.output_shape[-1]
 
 
 def _remembering(load: Load, failed: list[Exception]) -> Load:
-    """A subject's `load`, whose error is kept."""
+    """Wrap `load`, to append its error to `failed`."""
 
     def loaded() -> Any:
         try:
@@ -350,7 +349,7 @@ def _beginning(
 
 
 def _check_epochs(workers: Workers, first: int) -> None:
-    """Refuse workers that see other folders."""
+    """Refuse workers that see different folders."""
     epochs = workers.gather(str(first), "the epoch to go on with")
     if len(set(epochs)) > 1:
         raise ValueError(
@@ -360,7 +359,7 @@ def _check_epochs(workers: Workers, first: int) -> None:
 
 
 def _scale_rate(model: Any, factor: float) -> None:
-    """As many times the learning rate as there are examples in a step."""
+    """Multiply the learning rate by the growth of a step's examples."""
     if factor != 1:
         rate = model.optimizer.learning_rate
         rate.assign(rate * factor)

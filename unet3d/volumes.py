@@ -1,10 +1,9 @@
-"""Reads one NIfTI file, and turns its volumes to lie as all subjects do.
+"""Reads one NIfTI file, and turns its volumes to canonical axes.
 
-    path --header, judged--> voxels as stored, affine --turn--> Turned
+    path --header, checked--> voxels as stored, affine --turn--> Turned
 
-A header is judged before room is made for what it promises: a damaged one may promise
-more than any machine holds. Free memory is what the system says, which may be more than
-a container is given.
+A header is checked before memory is allocated: a damaged header may promise more voxels
+than any machine holds. Free memory is the system's, which may exceed a container's.
 
 Assumptions: deflate, which `.nii.gz` is packed by, makes nothing smaller than one byte
 of 1032 (Mark Adler, zlib's technical details).
@@ -33,7 +32,7 @@ __all__ += ["read_source", "read_stored", "turn"]
 Affine = NDArray[np.float64]
 Result = TypeVar("Result")
 
-_DEFLATE = 1032  # bytes that a byte of a packed file may stand for
+_DEFLATE = 1032  # most bytes that one byte of a packed file unpacks to
 _CHUNK = 1 << 20  # bytes
 _NIFTI2 = (540, 0x1C020000)  # bytes of its header, in either order
 _UNITS = {1: "metres", 3: "micrometres"}
@@ -43,7 +42,7 @@ _UNITS = {1: "metres", 3: "micrometres"}
 class Stored:
     """The content of a file: voxels (x, y, z) or (x, y, z, volume), and their affine.
 
-    `doubts` say where the header speaks against itself, in words for the user.
+    `doubts` name unclear fields of the header, in words for the user.
     """
 
     voxels: NDArray[np.float32]
@@ -53,7 +52,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turned:
-    """One volume as `unet3d.orientation` turns it, and the file it is from.
+    """One volume, turned by `unet3d.orientation`, and the content of its file.
 
     `affine` maps voxel (width, height, depth, 1) to millimetres.
     """
@@ -65,7 +64,7 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """The promises of a header, before anyone mends it."""
+    """The fields of a header, before nibabel mends any."""
 
     shape: tuple[int, ...]
     spacings: dict[str, tuple[float, ...]]
@@ -77,7 +76,7 @@ class _Header:
 
 
 def read_stored(path: Path, subject: str) -> Stored:
-    """Read a file."""
+    """Read a file; refuse a bad header before its voxels are read."""
     header = _attempt(_read_header, path, subject)
     _check_numbers(header, path, subject)
     _check_room(header, path, subject)
@@ -86,21 +85,20 @@ def read_stored(path: Path, subject: str) -> Stored:
 
 
 def header_spacing(files: SubjectFiles) -> tuple[float, ...] | None:
-    """Millimetres along the first image's axes; None if its header cannot be read."""
+    """Return mm along the first image's axes; None if its header cannot be read."""
     try:
         with open_nifti(files.images[0].path) as file:
             header = nibabel.Nifti1Header(file.read(348))
         sides = voxel_sizes(np.array(header.get_best_affine(), np.float64))[::-1]
         return tuple(float(f"{side:.3g}") for side in sides)
-    except Exception:  # whoever reads the file says what is wrong
+    except Exception:  # `read_stored` says what is wrong
         return None
 
 
 def turn(stored: Stored, volume: Volume, subject: str) -> Turned:
     """Take one volume of a file, in (depth, height, width).
 
-    Axes of one voxel behind those that are wanted are left out, as FSL and SPM write
-    them.
+    Further axes of one voxel, as FSL and SPM write them, are left out.
     """
     name, axes = volume.path.name, 3 if volume.index is None else 4
     voxels = stored.voxels
@@ -122,7 +120,7 @@ def turn(stored: Stored, volume: Volume, subject: str) -> Turned:
 
 
 def read_source(path: Path) -> nibabel.Nifti1Image:
-    """A file's header and affine, for what is to be written as it is."""
+    """Read a file's header and affine, to write labels on the file's grid."""
     with open_nifti(path) as file:
         return nibabel.Nifti1Image.from_stream(cast(Any, file))
 
@@ -134,7 +132,7 @@ def is_packed(path: Path) -> bool:
 
 
 def open_nifti(path: Path) -> IO[bytes]:
-    """Open a file to be read as it was before it was packed."""
+    """Open a file for reading, unpacked if gzip packed it."""
     return cast(IO[bytes], gzip.open(path) if is_packed(path) else path.open("rb"))
 
 
@@ -159,7 +157,7 @@ def _read_header(path: Path) -> _Header:
         raise ValueError(f"it is {kind}: save it as NIfTI-1")
     code, axes = int(raw["datatype"]), int(raw["dim"][0])
     if code not in data_type_codes.dtype:
-        raise ValueError(f"data code {code} is none")
+        raise ValueError(f"data code {code} is unknown")
     spacings = {"pixdim": raw["pixdim"][1:4]}
     if int(raw["sform_code"]) > 0:
         rows = np.array([raw[name][:3] for name in ("srow_x", "srow_y", "srow_z")])
@@ -179,27 +177,27 @@ def _read_header(path: Path) -> _Header:
 
 
 def _sides(raw: nibabel.Nifti1Header) -> str:
-    """A doubt about the header's word on where voxels lie; "" if there is none."""
+    """Return a doubt about the header's place for voxels; "" if there is none."""
     sform, qform = (int(raw[name]) > 0 for name in ("sform_code", "qform_code"))
     if not sform and not qform:
-        return "the header does not say where left is: rows are taken to run there"
+        return "the header has no orientation: rows are taken to run to the left"
     if sform and qform:
-        with suppress(ValueError):  # of a quaternion that is none
+        with suppress(ValueError):  # the quaternion may be invalid
             placed: Any = raw  # without `coded` these give the matrices alone
             apart = placed.get_sform() - placed.get_qform()
             apart = apart @ [*raw["dim"][1:4], 1]
             if np.abs(apart).max() > 1:  # mm
-                return "the header has two places for its voxels: sform is taken"
+                return "the header's sform and qform differ: sform is taken"
     return ""
 
 
 def _read_voxels(path: Path) -> Stored:
     with open_nifti(path) as file:
         image = nibabel.Nifti1Image.from_stream(cast(Any, file))
-        # What a scale makes infinite is counted where voxels are judged.
+        # Voxels that a scale makes infinite are refused by `unet3d.reading`.
         with np.errstate(over="ignore", invalid="ignore"):
             voxels = np.asarray(image.dataobj, dtype=np.float32)
-        if is_packed(path):  # its sum is compared at its end, behind the voxels
+        if is_packed(path):  # gzip compares the checksum at the end
             while file.read(_CHUNK):
                 pass
     affine = np.asarray(image.affine, dtype=np.float64)
@@ -207,16 +205,16 @@ def _read_voxels(path: Path) -> Stored:
 
 
 def _doubts(header: _Header) -> Iterator[str]:
-    """Things that are taken one way, and by other programs perhaps another."""
+    """Describe fields that other programs may read in another way."""
     if header.sides:
         yield header.sides
     if header.unit != "mm":
-        yield f"the header gives its spacing in {header.unit}, it is taken for mm"
+        yield f"the header's spacing is in {header.unit}, but is taken for mm"
     said = header.spacings
     if "sform" in said and not np.allclose(said["pixdim"], said["sform"], rtol=0.01):
         yield (
             f"the header has two spacings, pixdim {said['pixdim']} and sform "
-            f"{said['sform']}, which is taken"
+            f"{said['sform']}: sform is taken"
         )
 
 
@@ -249,7 +247,7 @@ def _check_room(header: _Header, path: Path, subject: str) -> None:
             f"download {path} again."
         )
     free = psutil.virtual_memory().available
-    # All modalities are held twice, as they are read and side by side.
+    # All modalities are held twice: as read, and stacked.
     needed = (
         prod(header.shape[:3]) * 2 * len(MODALITIES) * np.dtype(np.float32).itemsize
     )

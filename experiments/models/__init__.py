@@ -1,4 +1,4 @@
-"""The models: those that nobody of this project wrote, and the case study's network.
+"""The models of the zoo, and the case study's network.
 
 Each name stands for a function that builds a compiled model with random weights, and
 data for a few batches; its arguments are sizes. By default activations take most of

@@ -1,4 +1,4 @@
-"""Image networks: of `keras.applications`, and such that compute in half precision.
+"""Image networks of `keras.applications`, and small networks in half precision.
 
 Weights are random and images small.
 """
@@ -44,7 +44,7 @@ for _name, (_, _size, _batch) in _NETWORKS.items():
 
 @model
 def _vgg16() -> Ready:
-    """As one fine-tunes it: without its three wide layers."""
+    """Make VGG16 as for fine-tuning: without its three wide layers."""
     network: Any = keras.applications.VGG16
     base = network(
         weights=None, pooling="avg", input_shape=(96, 96, 3), include_top=False
@@ -58,7 +58,7 @@ def _vgg16() -> Ready:
 def _made(
     policy: str, network: Callable[[], keras.Model], optimizer: Callable[[], Any]
 ) -> Ready:
-    """A network whose layers are made under a policy."""
+    """Make a network whose layers have a dtype policy."""
     before = keras.mixed_precision.dtype_policy()
     keras.mixed_precision.set_dtype_policy(policy)
     try:

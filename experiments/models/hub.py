@@ -1,6 +1,6 @@
 """Models of keras-hub in small configurations, with random weights.
 
-It is imported when a model is made: the rest of the zoo needs no keras-hub.
+Models import keras-hub when they are made: the rest of the zoo does not need it.
 """
 
 from importlib import import_module
@@ -17,12 +17,12 @@ _WORDS = 500
 
 
 def _hub(name: str, *args: Any, **sizes: Any) -> Any:
-    """An object of a class of keras-hub, which only this file needs."""
+    """Make an object of a class of keras-hub, which only this file needs."""
     return getattr(import_module("keras_hub").models, name)(*args, **sizes)
 
 
 def _task(name: str, backbone: Any, optimizer: Any, **more: Any) -> Any:
-    """A backbone with a head, compiled."""
+    """Make a backbone with a head, compiled."""
     made = _hub(name, backbone, preprocessor=None, **more)
     metrics = ["sparse_categorical_accuracy"] if "Segmenter" in name else None
     made.compile(optimizer=optimizer, loss=_loss(), metrics=metrics)
@@ -60,7 +60,7 @@ def _masked(ids: np.ndarray, part: str = "") -> dict[str, np.ndarray]:
 
 
 def _next_words(made: Any, batch: int, length: int) -> Ready:
-    """A language model learns the word that follows each word."""
+    """Add data to a language model: each word's target is the next word."""
     ids = data.tokens(batch, length + 1)
     return made, {"token_ids": ids[:, :-1], **_masked(ids[:, 1:])}, ids[:, 1:], batch
 
@@ -138,7 +138,7 @@ def _segformer() -> Ready:
 
 
 def _resnet(size: int) -> Any:
-    """A narrow ResNet of 26 layers, as an encoder."""
+    """Make a narrow ResNet of 26 layers, as an encoder."""
     sizes: dict[str, Any] = {"stackwise_num_filters": [64, 64, 96, 96]}
     sizes |= {"stackwise_num_blocks": [2] * 4, "stackwise_num_strides": [1, 2, 2, 2]}
     sizes |= {"input_conv_filters": [64], "input_conv_kernel_sizes": [7]}

@@ -20,7 +20,7 @@ def _conv(filters: int, size: int = 3, *, up: bool = False, **more: Any) -> Any:
 
 
 def _learn(tape: Any, loss: Any, part: keras.Model, optimizer: Any) -> None:
-    """One step of a part of a model."""
+    """Apply gradients to one part of a model."""
     own = part.trainable_variables
     optimizer.apply_gradients(zip(tape.gradient(loss, own), own, strict=True))
 
@@ -186,7 +186,7 @@ def _augmented() -> Ready:
 
 
 def _denoiser(size: int) -> keras.Model:
-    """A U-Net that is told how noisy its image is, with attention at its bottom."""
+    """Make a U-Net of a noisy image and a noise level, with attention at the bottom."""
     noisy, level = keras.Input((size, size, 3)), keras.Input((1,))
     told = layers.Dense(64, activation="silu")(level)
     x, skips = _conv(32)(noisy), []
@@ -214,7 +214,7 @@ def _residual(x: Any, told: Any, filters: int) -> Any:
 
 
 class Diffusion(keras.Model):
-    """Learns the noise that was added to an image, and keeps an average of itself."""
+    """Learns the noise that was added to an image, and averages its own weights."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ def _small_transformer() -> Ready:
 
 @model
 def _unet(size: int = 48, filters: int = 8, depth: int = 4) -> Ready:
-    """One volume of noise and its labels; zeros on a card that computes nothing."""
+    """Make the network with a volume of noise and labels; zeros on a dry card."""
     cube = (1, size, size, size)
     if os.environ.get("LMS_CARD_DRY") == "1":
         x, y = np.zeros((*cube, 4), np.float32), np.zeros((*cube, 3), np.uint8)
@@ -50,7 +50,7 @@ def _unet(size: int = 48, filters: int = 8, depth: int = 4) -> Ready:
 
 @model
 def _scans(path: str, filters: int, depth: int) -> Ready:
-    """The same network on volumes and labels of a file, one at a time."""
+    """Make the network with the volumes and labels of a file, one per batch."""
     with np.load(path) as arrays:
         x, y = arrays["x"], arrays["y"]
     network = build_unet(x.shape[1], filters, depth, seed=0)

@@ -1,1 +1,1 @@
-"""Small questions to a card, each in a process of its own, as trials are."""
+"""Probes of a card, each in a process of its own, as trials are."""

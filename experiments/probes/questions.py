@@ -1,6 +1,6 @@
-"""Small questions to a card: what it is, its launches, and how it refuses.
+"""Probes of a card: its hardware, its launches, its copies and its errors.
 
-Each takes what it wants to know and the device, and yields what it finds by name.
+Each probe takes its knobs and the device, and yields findings by name.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _BARRIER = 297  # early ops of the case study's step
 
 
 def machine(_: Mapping[str, Any], device: Device) -> _Found:
-    """The machine, and where a convolution was computed."""
+    """Yield facts of the machine, and where a convolution was computed."""
     built, driver = tf.sysconfig.get_build_info(), read_driver()
     found = tf.config.list_physical_devices("GPU")
     about = tf.config.experimental.get_device_details(found[0])
@@ -50,13 +50,13 @@ def machine(_: Mapping[str, Any], device: Device) -> _Found:
         kernel = tf.random.stateless_normal([3, 3, 3, 4, 8], (0, 2))
         made = tf.nn.conv3d(volume, kernel, [1] * 5, "SAME")
     yield {"computed_on": made.device, "sum": float(tf.reduce_sum(made))}
-    with suppress(OSError):  # loaded by now, wherever it lies
+    with suppress(OSError):  # cuDNN is loaded by now
         yield {"cudnn": str(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion())}
     yield {"hardware": asdict(measure_hardware(device))}
 
 
 def launches(knobs: Mapping[str, Any], device: Device) -> _Found:
-    """Seconds of each of so many small "ops"; and of edges to the host and back."""
+    """Yield seconds of each of `knobs["ops"]` small ops; and of edges to the host."""
     with tf.device(device.full_name):
         start = tf.Variable(tf.constant(0.5))
 
@@ -90,14 +90,14 @@ def _seconds(step: Callable[[], Any]) -> float:
     function = tf.function(step, autograph=False, jit_compile=False)
 
     def call() -> Any:
-        with compat.planned_as_is():  # Grappler would make one op of them
+        with compat.planned_as_is():  # or Grappler makes one op of all
             return function()
 
     return seconds_of(call)
 
 
 def refused(_: Mapping[str, Any], device: Device) -> _Found:
-    """Class and text of each error of a convolution that gets less and less room."""
+    """Yield class and text of each error of a convolution in less and less memory."""
     rng = np.random.default_rng(0)
     with tf.device(device.name):
         x = tf.constant(rng.random((1, 48, 48, 48, 16), np.float32))
@@ -125,9 +125,9 @@ def refused(_: Mapping[str, Any], device: Device) -> _Found:
 
 
 def hold(device: Device, size: int) -> list[tf.Tensor]:
-    """Take so many bytes, in pieces: else what is left of a chunk may go with it.
+    """Take `size` bytes in pieces: TensorFlow may give more than it is asked for.
 
-    TensorFlow splits a chunk where 128 MiB or half of it are left (bfc_allocator.cc).
+    A chunk is split only where 128 MiB or half of it are left (bfc_allocator.cc).
     """
     held: list[tf.Tensor] = []
     with tf.device(device.name):
@@ -139,7 +139,7 @@ def hold(device: Device, size: int) -> list[tf.Tensor]:
 
 
 def cards(_: Mapping[str, Any], device: Device) -> _Found:
-    """A copy from one card to another; nothing where there is one."""
+    """Copy from one card to another; yield nothing with a single card."""
     names = [d.name for d in tf.config.list_logical_devices("GPU")]
     if len(names) < 2:
         return
@@ -151,7 +151,7 @@ def cards(_: Mapping[str, Any], device: Device) -> _Found:
 
 
 def batches(knobs: Mapping[str, Any], device: Device) -> _Found:
-    """Bytes per second of a batch of so many "bytes", by its memory on the host."""
+    """Yield bytes per second of a batch of `knobs["bytes"]`, by its host memory."""
     size = knobs["bytes"]
     with tf.device("CPU:0"):
         pageable = tf.constant(np.zeros(size // 4, np.float32))

@@ -1,4 +1,4 @@
-"""Where a swap-in lies among kernels, by what carries it.
+"""Where a swap-in lies among kernels, by transport.
 
     conv 1 ──> ... conv 6 (trigger) ──> conv 7, 8, 9 ──> reader ──> conv 10 ...
        └──> swap-out                └──> swap-in ───────────┘
@@ -31,17 +31,17 @@ _SECONDS = 0.02  # of a convolution at the rate of large products
 
 
 def transports(knobs: Mapping[str, Any], device: Device) -> Iterator[dict[str, Any]]:
-    """Delays of each transport's copy, and the part of it that is hidden.
+    """Yield the delay of each transport's copy, and the copy's hidden part.
 
-    Of the card its "flops" are known, and how many "runs" there shall be.
+    `knobs` have the card's "flops", and the number of "runs".
     """
-    # Along an axis, so that a convolution takes about as long as a large kernel.
+    # Voxels along an axis, so that a convolution takes about `_SECONDS`.
     edge = (knobs["flops"] * _SECONDS / (2 * 27 * _CHANNELS**2)) ** (1 / 3)
     size = max(16, min(96, round(edge / 8) * 8))
     found: dict[str, Any] = {}
     try:
         found["copy ops"] = _probe(device, size, knobs["runs"])
-    except Exception as error:  # it is a finding
+    except Exception as error:  # an error is a finding
         found["copy ops"] = {"error": f"{type(error).__name__}: {error}"[:300]}
     yield {"voxels": size, "transports": found}
 
@@ -87,7 +87,7 @@ def _probe(device: Device, size: int, runs: int) -> dict[str, Any]:
 
 
 def _found(steps: list[Timeline], trigger: str, size: int) -> dict[str, Any]:
-    """Medians over the runs; nothing where the trace does not show both."""
+    """Return medians over the runs; an error where no trace has trigger and copy."""
     late: list[float] = []
     hidden: list[float] = []
     for step in steps:

@@ -8,8 +8,8 @@ a quarter of the case study's:
     28^3 and 36^3    2.13 times the voxels, the data's own resolution about the larger
     36^3 and 48^3    2.37 times the voxels, the data's own resolution below the larger
 
-Several models per size, all on one split, each a run of `python -m unet3d train`; the
-other subjects, seen by none, are segmented by each. A pair is scored on cubes of the
+Several models per size train on one split, each by `python -m unet3d train`, and
+segment other subjects, which no model has seen. A pair is scored on cubes of the
 larger size, to which predictions are resized. A subject's Dice is the mean over the
 models, tested by Wilcoxon's signed-rank test, corrected by Holm's method.
 
@@ -39,18 +39,18 @@ TITLE = "Do larger volumes give better segmentations?"
 SETTINGS = {"sizes": (28, 36, 48), "models": 4, "epochs": 40}  # sizes rise
 SETTINGS |= {"subjects": 12, "unseen": 10}  # to train with, and to be scored
 _LONGEST = 3600  # seconds of a training
-_MM = 4  # edge of a voxel: the case study's sizes, divided by it
+_MM = 4  # edge of a voxel; sizes are the case study's over 4
 _SIGNIFICANT = 0.05
 _SCORE = ("set", "subject", "region", "dice")
 
 
 def parts(_: Any) -> tuple[str, ...]:
-    """One part: models share data and a split."""
+    """Return one part: models share data and a split."""
     return ("all",)
 
 
 def measure(book: Book, _: str, options: Any) -> None:
-    """Train, segment and compare; finished models are kept, also half a training."""
+    """Train, segment and compare; keep finished and interrupted trainings."""
     from unet3d.synthesis import make_coarse_subjects  # needs nibabel
 
     folder = book.folder / "dice"
@@ -87,7 +87,7 @@ def _predicted(folder: Path, size: int, seed: int) -> Path:
 
 
 def _unet3d(folder: Path, *words: Any) -> None:
-    """One command of the case study; what it prints goes to a log."""
+    """Run one command of the case study; its output goes to a log."""
     log = folder / "log.txt"
     with log.open("w") as sink:
         done = subprocess.run(
@@ -106,7 +106,7 @@ def _unet3d(folder: Path, *words: Any) -> None:
 def _compared(
     pair: tuple[int, int], seeds: Sequence[int], folder: Path, unseen: Path
 ) -> Row:
-    """Score both sizes on the higher one's cubes."""
+    """Score both sizes on cubes of the larger size."""
     sets = [(size, seed) for size in pair for seed in seeds]
     report = folder / f"report_{pair[0]}_{pair[1]}"
     words: list[Any] = ["--truth", unseen, "--label-scheme", "brats2017"]
@@ -119,7 +119,7 @@ def _compared(
 
 
 def answer(rows: Rows) -> Answer:
-    """Gains in Dice, and how sure they are."""
+    """Report gains in Dice, and their significance."""
     body: list[list[str]] = []
     bars: list[Bar] = []
     verdicts: list[Verdict] = []

@@ -1,14 +1,13 @@
-"""Errors of TensorFlow's sums over a volume, and of those of one axis at a time.
+"""Errors of TensorFlow's sums over a volume, and of sums by one axis at a time.
 
-Random volumes of three labels: predictions between 0.44 and 1, of mean 0.72, and
-truths that hold a half, a fifth and a twentieth of the voxels. Of each size, in
-float32 by TensorFlow's own sums, by `unet3d.sums`, and in float64 by NumPy: the sum
-of the predictions, the case study's loss, the soft Dice that it is made of, the
-variance of the predictions; and by TensorFlow alone the gradients of a convolution's
-bias and of its kernel. Of all but the loss each way's farthest label counts.
+Random volumes of three labels: predictions between 0.44 and 1, of mean 0.72, and truths
+that hold a half, a fifth and a twentieth of the voxels. TensorFlow's own sums and
+`unet3d.sums` compute in float32, NumPy in float64: sum and variance of the predictions,
+soft Dice, and the case study's loss. Gradients of a convolution's bias and kernel have
+TensorFlow's sums alone. Of all but the loss each way's worst label counts.
 
 Known weakness: the loss averages over labels, whose errors may cancel. A GPU sums in
-another way: nothing is said of it.
+another way, which is not measured.
 """
 
 import math
@@ -26,13 +25,13 @@ __all__ = ["SETTINGS", "TITLE", "answer", "measure", "parts", "worst"]
 
 TITLE = "Sums over volumes"
 SETTINGS = {"sizes": (48, 96, 144, 192, 224, 256)}  # a minute and 2 GiB of memory
-_RIGHT = 1e-6  # relative
+_RIGHT = 1e-6  # largest relative error of a right sum
 
 Values = NDArray[np.float64]
 
 
 def parts(options: Any) -> Sequence[int]:
-    """The sizes."""
+    """Return the sizes."""
     return options.sizes
 
 
@@ -48,9 +47,9 @@ def measure(book: Book, size: int, _: Any) -> None:
 
 
 def worst(own: Values, ours: Values | None, exact: Values) -> Row:
-    """Each way's largest relative error, and the value where TensorFlow's own is.
+    """Return each way's largest relative error, and the value at TensorFlow's.
 
-    Each has one number for each label; `ours` is None where there is no such way.
+    Arrays have one number for each label; `ours` is None if only TensorFlow sums.
 
     Example:
         >>> worst(np.array([1.0, 2.0]), None, np.array([1.0, 4.0]))
@@ -64,7 +63,7 @@ def worst(own: Values, ours: Values | None, exact: Values) -> Row:
 
 
 def answer(rows: Rows) -> Answer:
-    """Relative errors by size."""
+    """Report relative errors by size."""
     sums = [row for row in rows if row["of"] == "sum"]
     large = max(sums, key=lambda row: row["size"])
     most = max(row["our_error"] for row in rows if row["our_error"] is not None)
@@ -94,7 +93,7 @@ def answer(rows: Rows) -> Answer:
 
 
 def _above(value: float) -> float:
-    """The value, rounded up to two digits.
+    """Round a value up to two digits.
 
     Example:
         >>> f"{_above(3.43e-7):.1e}"

@@ -57,7 +57,7 @@ def test_the_claims_hold_when_all_came_out_so() -> None:
         (planned(error=OOM), "not train: OOM"),
         (planned(losses=["0x1p+0", "0x1p+0"]), "other losses than plain"),
         (planned(sha256="b"), "other weights than plain"),
-        (planned(peak_bytes=51 * MIB), "used 51.00 MiB, more than there is"),
+        (planned(peak_bytes=51 * MIB), "used 51.00 MiB, more than its limit"),
         (planned(report=REPORT | {"swap_count": 0}), "fits by itself"),
     ],
 )

@@ -95,7 +95,7 @@ def test_what_would_train_all_the_same_is_warned_of(data: Path) -> None:
     assert "no voxel is 0 in every modality: is the skull stripped?" in warnings["c"]
     spacings, twice = said["warnings"]
     assert spacings.endswith(": 1 x 1 x 1 mm in a, b, d, e; 2 x 2 x 1 mm in c")
-    assert twice == "the same images are there more than once: d, e"
+    assert twice == "several subjects have the same images: d, e"
 
 
 def test_what_a_header_and_a_volume_leave_in_doubt_is_warned_of(data: Path) -> None:
@@ -116,15 +116,15 @@ def test_what_a_header_and_a_volume_leave_in_doubt_is_warned_of(data: Path) -> N
     assert code == 1  # the labels of d are thicker than its images
     warnings = {s["name"]: s["warnings"] for s in said["subjects"]}
     units, spacings = warnings["a"]
-    assert units == "the header gives its spacing in micrometres, it is taken for mm"
+    assert units == "the header's spacing is in micrometres, but is taken for mm"
     assert (
-        "pixdim (2.0, 2.0, 2.0) and sform (1.0, 1.0, 1.0), which is taken" in spacings
+        "pixdim (2.0, 2.0, 2.0) and sform (1.0, 1.0, 1.0): sform is taken" in spacings
     )
     packed, other = warnings["b"]
     assert packed == "b_t1.nii.gz is read, b_t1.nii beside it is not"
-    assert other == "another file than b_brain_t1.nii.gz of its kind is read"
-    assert warnings["c"][-1].startswith("only 1% of the box around what is not 0 is")
-    assert warnings["d"][-1] == "what is not 0 is one voxel thick"
+    assert other == "b_brain_t1.nii.gz is not read, another file of its kind is"
+    assert warnings["c"][-1].startswith("only 1% of the box around the brain is not 0")
+    assert warnings["d"][-1] == "the brain, all voxels but 0, is one voxel thick"
 
 
 def test_several_scans_of_a_patient_are_named(data: Path) -> None:

@@ -197,7 +197,7 @@ def test_a_segmentation_that_is_missing_is_asked_for_by_what_lies_there(
     tmp_path: Path, name: str
 ) -> None:
     renamed(write_folder(tmp_path / "a"), lambda n: n.replace("a_seg.nii.gz", name))
-    with pytest.raises(FileNotFoundError, match=f"{name}: is one of them it. Save it"):
+    with pytest.raises(FileNotFoundError, match=f"{name}: is it one of them. Save it"):
         read_subject(tmp_path / "a")
 
 

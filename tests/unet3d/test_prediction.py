@@ -125,7 +125,7 @@ def of_another_library(_: bytes) -> bytes:
         (lambda _: b"", "a damaged or other file"),
         (lambda _: b"text", "a damaged or other file"),
         (scribble, "a damaged or other file"),
-        (of_another_library, "those of another network"),
+        (of_another_library, "weights of another network"),
     ],
 )
 def test_damaged_and_foreign_weights_are_refused_in_a_line(
@@ -145,7 +145,7 @@ def test_weights_of_another_network_are_refused_and_one_s_own_come_back(
     own = read_configuration(run)
     model, path = build_for(own), tmp_path / "best.weights.h5"
     save_weights(build_for(replace(own, filters=2)), path)
-    with pytest.raises(ValueError, match="got those of another network"):
+    with pytest.raises(ValueError, match="got weights of another network"):
         load_weights(model, path)
     save_weights(other := build_for(replace(own, seed=1)), path)
     load_weights(model, path)

@@ -140,7 +140,7 @@ BAD: list[tuple[Spoil, list[str]]] = [
         ["patient_t1", "spacing above 0 mm", "got (0.0, 1.0, 1.0"],
     ),
     (forged(70, "<h", 128), ["patient_t1", "one real number for each voxel"]),
-    (forged(70, "<h", 7), ["patient_t1", "data code 7 is none"]),
+    (forged(70, "<h", 7), ["patient_t1", "data code 7 is unknown"]),
 ]
 
 

@@ -1,6 +1,6 @@
-"""Says what this machine has, what is wrong with it, and what to do.
+"""Checks this machine for training: versions, driver, devices, memory, variables.
 
-Facts in, findings with advice out. The versions are those of `pyproject.toml`. Keras
+Facts in, findings with advice out. Version ranges follow `pyproject.toml`. Keras
 turns XLA on by itself where there is a GPU (jit_compile="auto"). TensorFlow's wheel
 holds code for GPUs up to capability 9 (`tf.sysconfig.get_build_info`).
 """
@@ -23,7 +23,7 @@ from lms.units import format_bytes
 
 __all__ = ["Finding", "Verdict", "doctor", "gather", "judge"]
 
-# From the first of each, below the second.
+# Supported versions: at least the first, below the second.
 _NEEDED = {
     "python": ((3, 11), (3, 14)),
     "tensorflow": ((2, 21), (2, 22)),
@@ -34,7 +34,7 @@ _NEEDED = {
 # The newest major compute capability that TensorFlow's wheel holds code for.
 _BUILT_FOR = 9
 
-# A GPU of which less than one part of so many is in use is free: desktops take that.
+# A GPU is free while at most 1/32 of its memory is in use: desktops take that.
 _FREE = 32
 
 _INSTALL = 'Run `pip install "tflms[gpu]"`.'
@@ -60,13 +60,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        topic: What, in a word.
-        verdict: How bad it is.
-        text: What was found.
-        advice: What to do about it; "" where there is nothing to do.
+        topic: The checked item, in a word.
+        verdict: Severity.
+        text: Facts.
+        advice: The next step; "" where there is nothing to do.
     """
 
     topic: str
@@ -76,7 +76,7 @@ class Finding:
 
 
 def judge(facts: Facts) -> tuple[Finding, ...]:
-    """All findings, topic by topic."""
+    """Return all findings, topic by topic."""
     rules = (
         _versions,
         _tensorflow,
@@ -137,7 +137,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
     if there.cuda is None:
         yield _problem("CUDA", "TensorFlow is built without CUDA", _INSTALL)
     elif driver.cuda and _numbers(driver.cuda)[0] < _numbers(there.cuda)[0]:
-        # Within one major version CUDA runs on drivers that are older.
+        # Within one major version CUDA runs on older drivers.
         yield _problem("CUDA", text, "Install a newer NVIDIA driver.")
     else:
         yield _ok("CUDA", text)
@@ -184,7 +184,7 @@ def _others(facts: Facts) -> Iterator[Finding]:
 
 
 def _pinned(facts: Facts) -> Iterator[Finding]:
-    """Tensors leave a GPU through pinned memory, which may have a limit of its own."""
+    """Check free RAM and the limit of pinned memory, where offloaded tensors lie."""
     free, there = facts.host_free, facts.installation
     written = facts.variable(PINNED_VARIABLE) if there and there.gpus else None
     limit = pinned_limit(dict(facts.variables))
@@ -235,7 +235,7 @@ def _allocator(facts: Facts) -> Iterator[Finding]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Major, minor.
+    """Return major and minor version.
 
     Example:
         >>> _numbers("2.21.0rc1"), _numbers("9")
@@ -277,7 +277,7 @@ def gather() -> Facts:
 
         free = available_host_bytes()
         installation = read_installation()
-    except Exception as error:  # whatever it is, it is what the user needs to know
+    except Exception as error:  # any error of TensorFlow is a finding
         failure = f"{type(error).__name__}: {error}"
     return Facts(
         python=platform.python_version(),

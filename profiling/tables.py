@@ -17,7 +17,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def markdown(table: Table) -> str:
-    """A table as Markdown.
+    """Format a table as Markdown.
 
     Example:
         >>> print(markdown(("Peak", ["run", "bytes"], [["a", "3"]])))
@@ -33,7 +33,7 @@ def markdown(table: Table) -> str:
 
 
 def markdown_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""Columns and rows as Markdown, without a title.
+    r"""Format columns and rows as Markdown, without a title.
 
     Example:
         >>> print(markdown_rows(["run", "a|b"], [["a", ""]]))
@@ -165,7 +165,7 @@ def _overheads(results: Results) -> list[Table]:
     return [("What measuring costs", head, rows)]
 
 
-# By kind of result.
+# Functions by kind of result.
 TABLES = {
     "step_timeline": _steps,
     "link_bandwidth": _links,

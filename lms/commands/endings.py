@@ -76,7 +76,7 @@ def _told(error: BaseException) -> str:
 
 @contextmanager
 def _listening(heard: list[signal.Signals]) -> Generator[None, None, None]:
-    """Let SIGTERM end the command as Ctrl-C does, so that it cleans up its files."""
+    """Let SIGTERM end the command as Ctrl-C does, so that files are cleaned up."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         heard.append(signal.Signals(number))

@@ -170,7 +170,7 @@ def _check_room(found: Forecast) -> None:
 
 
 def _device(speeds: Speeds) -> str:
-    """Say in one line what the numbers are for and where they come from."""
+    """Name the device and the source of its numbers, in one line."""
     hardware = speeds.hardware
     if speeds.costs.source == "measured":
         return f"{hardware.name}, {format_bytes(hardware.memory)}: measured here"

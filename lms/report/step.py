@@ -107,7 +107,7 @@ class StepReport:
 
     @property
     def slowdown(self) -> float | None:
-        """Predicted seconds of the planned step over those of the unplanned one."""
+        """Ratio of predicted seconds, planned over unplanned."""
         if not self.predicted_seconds or not self.unplanned_seconds:
             return None
         return self.predicted_seconds / self.unplanned_seconds

@@ -74,7 +74,7 @@ def calm(axes: Axes) -> None:
 
 
 def plain(axes: Axes, span: tuple[float, float], top: float) -> None:
-    """Calm the axes and set their limits, the upper one 6 % above `top`."""
+    """Calm the axes and set their limits, vertically from 0 to 6 % above `top`."""
     calm(axes)
     axes.set_xlim(*span)
     axes.set_ylim(0, 1.06 * top if top else 1)

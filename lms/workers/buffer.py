@@ -64,7 +64,7 @@ def buffer_path(name: str) -> Path:
 
 
 class Member(NamedTuple):
-    """A pusher: its slot, number of pushes, last push's step, and that one's age."""
+    """A slot and its number of pushes; step and age in seconds of the last push."""
 
     slot: int
     pushes: int

@@ -160,7 +160,7 @@ class DataParallel(keras.callbacks.Callback):
         _average_numbers(self._workers, numbers)
 
     def _meet(self, place: str, names: list[str]) -> None:
-        """Check that all workers reach this place; wait a minute if it is early."""
+        """Check that all workers reach this place; wait a minute in an early end."""
         steps, of = self._steps, (self.params or {}).get("steps") or 0
         own = {
             "course in an epoch": place,

@@ -111,7 +111,7 @@ def outer_of(outer: str) -> Any:
 
 
 class Groups:
-    """A group's access to the shared buffer; only the group's chief has one.
+    """The access of a group's chief to the shared buffer.
 
     Args:
         name: The buffer's name.

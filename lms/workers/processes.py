@@ -93,7 +93,7 @@ def is_program(command: Sequence[str]) -> bool:
 
 
 def spawned(command: Sequence[str], environ: Mapping[str, str], out: Connection) -> Any:
-    """Start a program; it writes its lines to `out`."""
+    """Start a program whose lines go to `out`."""
     return subprocess.Popen(
         [*_ENDS_WITH_LAUNCHER, *command],
         env={**environ, "PYTHONUNBUFFERED": "1"},

@@ -163,7 +163,7 @@ def _explain(axes: Axes) -> None:
     axes.legend(
         handles=[
             Patch(label="waits for a swap-in", **_hatched(Cause.SWAP_IN)),
-            Patch(label="waits for room: a swap-out", **_hatched(Cause.SWAP_OUT)),
+            Patch(label="waits for a swap-out", **_hatched(Cause.SWAP_OUT)),
         ],
         loc="lower right",
         bbox_to_anchor=(1.0, 1.0),

@@ -163,7 +163,7 @@ def headline(report: StepReport) -> str:
         return f"{start}needs {needs}, fits in {budget}, nothing is swapped"
     planned = f"planned into {budget}"
     if report.unplanned_peak_bytes <= report.budget_bytes:
-        planned = f"not sure to fit in {budget} in any order of ops, planned"
+        planned = f"may exceed {budget} in another order of ops, planned"
     return (
         f"{start}needs {needs}, {planned}: "
         f"{format_bytes(report.predicted_peak_bytes)} with {_swapped(report)}"
@@ -196,8 +196,7 @@ def _besides(report: StepReport) -> str:
     ops = "op" if again == 1 else "ops"
     text = f", {again} {ops} recomputed" if again else ""
     if report.slowdown:
-        text += f", predicted to take {report.slowdown:.2f} times as long"
-        text += " as with room for all"
+        text += f", predicted to take {report.slowdown:.2f} times as long as unplanned"
     return text
 
 
@@ -205,7 +204,7 @@ def _again(report: StepReport) -> str:
     if report.replans == 0:
         return ""
     times = "once" if report.replans == 1 else f"{report.replans} times"
-    return f"; ran out of memory and planned anew {times}"
+    return f"; ran out of memory and was replanned {times}"
 
 
 def table(reports: Sequence[StepReport]) -> str:
@@ -269,29 +268,29 @@ def _other(report: StepReport) -> str:
 _ROWS: tuple[tuple[str, Callable[[StepReport], str]], ...] = (
     ("budget", _text("budget_bytes", format_bytes)),
     ("margin kept below the limit", _text("margin_bytes", format_bytes)),
-    ("peak, nothing planned (predicted)", _text("unplanned_peak_bytes", format_bytes)),
+    ("peak, unplanned (predicted)", _text("unplanned_peak_bytes", format_bytes)),
     ("loops and ops of unknown memory", lambda r: str(len(r.unknown_memory) or "")),
     ("peak, predicted", _text("predicted_peak_bytes", format_bytes)),
     ("peak, measured", _measured),
     ("persistent", _text("persistent_bytes", format_bytes)),
-    ("of these neither the model's nor a batch's", _other),
+    ("persistent, not of model or batch", _other),
     ("lower bound (one op)", _text("lower_bound_bytes", format_bytes)),
     ("swapped out", _text("swapped_out_bytes", format_bytes)),
     ("swapped in", _text("swapped_in_bytes", format_bytes)),
     ("host memory", _text("host_peak_bytes", format_bytes)),
     ("tensors swapped", _text("swap_count", str)),
     ("ops recomputed", _text("recomputed_ops", str)),
-    ("ops cut into parts", lambda r: str(r.ops_cut or "")),
+    ("ops split", lambda r: str(r.ops_cut or "")),
     ("planner", lambda r: r.plan.planner),
     ("chosen", lambda r: r.plan.chosen),
-    ("step, nothing planned (predicted)", _text("unplanned_seconds", format_seconds)),
+    ("step, unplanned (predicted)", _text("unplanned_seconds", format_seconds)),
     ("step, predicted", _text("predicted_seconds", format_seconds)),
     ("slowdown", _text("slowdown", "{:.2f}".format)),
     ("device utilisation", _text("utilisation", "{:.0%}".format)),
-    ("waiting for ops to be started", _text("launch_share", "{:.0%}".format)),
+    ("waits for launches", _text("launch_share", "{:.0%}".format)),
     ("copies, host to device", _text("h2d_bytes_per_second", _rate)),
     ("copies, device to host", _text("d2h_bytes_per_second", _rate)),
     ("planning", _text("planning_seconds", "{:.1f} s".format)),
-    ("with tracing", _text("preparation_seconds", "{:.1f} s".format)),
-    ("planned anew", lambda r: str(r.replans or "")),
+    ("tracing and planning", _text("preparation_seconds", "{:.1f} s".format)),
+    ("replans", lambda r: str(r.replans or "")),
 )

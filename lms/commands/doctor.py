@@ -39,7 +39,7 @@ _FREE = 32
 
 _INSTALL = 'Run `pip install "tflms[gpu]"`.'
 
-_EMULATE = "Try it without: python -m lms emulate --memory 96MiB -- python train.py"
+_EMULATE = "Emulate a GPU: python -m lms emulate --memory 96MiB -- python train.py"
 
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -117,7 +117,7 @@ def _versions(facts: Facts) -> Iterator[Finding]:
 
 def _tensorflow(facts: Facts) -> Iterator[Finding]:
     if facts.installation is None:
-        advice = "Run `python -c 'import tensorflow'` to see all of it."
+        advice = "Run `python -c 'import tensorflow'` to see the whole error."
         yield _problem("loading", facts.failure or "TensorFlow fails", advice)
     elif facts.installation.backend != "tensorflow":
         text = f"Keras uses the backend '{facts.installation.backend}'"
@@ -152,7 +152,7 @@ def _device(facts: Facts) -> Iterator[Finding]:
         text = f"{there.device}{limit} for TensorFlow"
         if there.capability and there.capability[0] > _BUILT_FOR:
             number = _dotted(there.capability)
-            advice = "The first run compiles all kernels: tens of minutes, or it fails."
+            advice = "The first run compiles all kernels for tens of minutes, or fails."
             text += f", which has no code for its compute capability {number}"
             yield _note("device", text, advice)
         else:
@@ -177,7 +177,7 @@ def _others(facts: Facts) -> Iterator[Finding]:
             continue
         text = f"{format_bytes(gpu.used)} of {format_bytes(gpu.memory)} are in use"
         if gpu.used > gpu.memory // _FREE:
-            advice = "Others use it: end them (`nvidia-smi` lists them), or take less."
+            advice = "End other programs (`nvidia-smi` lists them), or set a budget."
             yield _note(f"GPU {number}", f"{gpu.name}: {text}", advice)
         else:
             yield _ok(f"GPU {number}", f"{gpu.name}: {text}")
@@ -194,7 +194,7 @@ def _pinned(facts: Facts) -> Iterator[Finding]:
         yield _note("host", "free RAM is unknown", advice)
     elif written is not None and not is_number(written):
         advice = f"Write {PINNED_VARIABLE} as a whole number of MiB."
-        yield _problem("host", f"{PINNED_VARIABLE}={written} is no number", advice)
+        yield _problem("host", f"{PINNED_VARIABLE}={written} is not a number", advice)
     elif written is not None and limit < free:
         text = f"{text}, {format_bytes(limit)} may be pinned for swapped tensors"
         yield _note("host", text, f"Unset {PINNED_VARIABLE} where plans need more.")
@@ -209,7 +209,7 @@ def _xla(facts: Facts) -> Iterator[Finding]:
         text = f"TF_XLA_FLAGS={flags} clusters ops: tensors inside cannot be swapped"
         yield _problem("XLA", text, "Unset it.")
     elif facts.installation is not None and facts.installation.gpus:
-        text = 'Keras turns it on (jit_compile="auto"), LMSCallback off'
+        text = 'Keras turns it on (jit_compile="auto"), LMSCallback turns it off'
         advice = "To compare step times, compile models with jit_compile=False."
         yield _note("XLA", text, advice)
     else:
@@ -222,11 +222,11 @@ def _allocator(facts: Facts) -> Iterator[Finding]:
         return
     name = facts.variable("TF_GPU_ALLOCATOR")
     if name:
-        text = f"TF_GPU_ALLOCATOR={name}: predictions know the default one only"
-        yield _note("allocator", text, "Unset it, so that peaks are as predicted.")
+        text = f"TF_GPU_ALLOCATOR={name}: peaks are predicted for the default allocator"
+        yield _note("allocator", text, "Unset it, so that predictions hold.")
     elif there.growth:
         text = (
-            "GPU memory grows bit by bit; what a step is planned into is taken at once"
+            "GPU memory grows on demand; a planned step takes its whole budget at once"
         )
         advice = "Turn memory growth off (TF_FORCE_GPU_ALLOW_GROWTH, set_memory_growth)"
         yield _note("allocator", text, f"{advice} for the largest models.")

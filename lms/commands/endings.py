@@ -66,12 +66,12 @@ def end_well(
 
 def _told(error: BaseException) -> str:
     if isinstance(error, MemoryError) and not isinstance(error, LMSError):
-        return f"the host must have memory for this, got too little ({error})."
+        return f"the host has too little memory ({error})."
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
     what = "a file" if error.filename is None else f"`{error.filename}`"
-    step = "Look at its path, its permissions, and the room on its disk."
-    return f"{what} must be usable, got: {error.strerror}. {step}"
+    step = "Check its path, its permissions, and the free space on its disk."
+    return f"could not use {what}: {error.strerror}. {step}"
 
 
 @contextmanager

@@ -167,8 +167,8 @@ def _here(
 ) -> DeviceWorkload:
     if not find_device().is_gpu:
         raise UnsupportedError(
-            "`hardware` must be named where there is no GPU to be measured, got None. "
-            "Name a card (`--hardware v100-pcie`), or measure an emulated one: python "
+            "`hardware` must be named where there is no GPU to measure, got None. "
+            "Name a card (`--hardware v100-pcie`), or measure an emulated card: python "
             "-m lms emulate --memory SIZE -- COMMAND."
         )
     inputs, settings = input_specs(traced), Settings(budget=budget)

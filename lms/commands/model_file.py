@@ -57,7 +57,7 @@ tf.TensorSpec([8])).
     if not path.is_file():
         raise ValueError(_rule(name, "no such file"))
     if path.suffix != ".py":
-        raise ValueError(_rule(name, "a file that is no Python"))
+        raise ValueError(_rule(name, "a file that does not end with .py"))
     return path, function
 
 
@@ -127,7 +127,7 @@ def _guarded(name: str, path: Path, run: Callable[[], Any]) -> Any:
         words = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"`{name}` must run without an error, got {type(error).__name__}{place}: "
-            f"{words}. Call the function in Python to see all of it."
+            f"{words}. Call the function in Python to see the traceback."
         ) from error
 
 

@@ -119,7 +119,7 @@ def _check_file(path: Path) -> None:
         raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
     if not path.absolute().parent.is_dir():
         raise ValueError(
-            f"`{path}` must be in a folder that exists, got '{path.parent}'. Make it."
+            f"`{path}` must be in an existing folder, got '{path.parent}'. Make it."
         )
 
 
@@ -144,8 +144,8 @@ def _workload(request: Request, subject: Subject) -> DeviceWorkload:
         words = next((line for line in str(error).splitlines() if line.strip()), "")
         raise ValueError(
             f"the model of `{subject.name}` must accept its batch, got "
-            f"{type(error).__name__}: {words.strip()} Try `model.train_on_batch` with "
-            "it in Python."
+            f"{type(error).__name__}: {words.strip()} Call `model.train_on_batch` with "
+            "the batch in Python."
         ) from error
     if request.link is None:
         return workload
@@ -208,12 +208,12 @@ def _show(found: Forecast, moved: list[dict[str, Any]], console: Console) -> Non
     console.print(f"For {_device(found.speeds)}.")
     if found.speeds.costs.source != "measured":
         console.print(
-            "A roofline is the best that hardware could do, and counts no scratch "
-            "memory: expect longer steps and a higher peak."
+            "A roofline is the hardware's upper bound, and counts no scratch memory: "
+            "expect longer steps and a higher peak."
         )
     if found.on_host:
         size = format_bytes(found.on_host)
-        console.print(f"{size} of variables, or of what loops keep, lie on the host.")
+        console.print(f"{size} of variables, or of lists of loops, lie on the host.")
     console.print(table([found.report]), markup=False)
     if moved:
         console.print(_largest(moved))

@@ -223,8 +223,8 @@ def _compile(commands: Sequence[Sequence[str]]) -> None:
     for process, text in zip(running, said, strict=True):
         if process.returncode != 0:
             raise UnsupportedError(
-                "the emulated card must be compiled, got an error of the compiler: "
-                f"{text.strip()[:2000]}. Try another one: CXX=g++-12."
+                "could not compile the emulated card: "
+                f"{text.strip()[:2000]}. Try another compiler: CXX=g++-12."
             )
 
 

@@ -123,7 +123,7 @@ def emulated_memory(environ: Mapping[str, str] = os.environ) -> Bytes | None:
 def _hardware(card: str | None, *, dry: bool) -> Hardware | None:
     if card is None and dry:
         raise ValueError(
-            "`card` must be named where nothing is computed, got None. Name one of "
+            "`card` must be named for a dry card, got None. Name one of "
             f"{', '.join(PRESETS)}."
         )
     if card is not None and card not in PRESETS:

@@ -59,7 +59,7 @@ def buffer_path(name: str) -> Path:
             f"a buffer must have a name without '/', got {name!r}. Use letters."
         )
     if not _FOLDER.is_dir():
-        raise UnsupportedError(f"loose groups need {_FOLDER}, as Linux has it.")
+        raise UnsupportedError(f"{_FOLDER} is missing. Run loose groups on Linux.")
     return _FOLDER / f"tflms-{name}"
 
 

@@ -163,8 +163,8 @@ class Workers:
             return compat.get_from_cluster(f"{place}/{rank}", timeout)
         except tf.errors.OpError as error:
             raise WorkersError(
-                f"worker {rank} must reach {place.split('/')[1]!r} too, got: "
-                f"{str(error).splitlines()[0]}. Look at what it prints; start all "
+                f"worker {rank} did not reach {place.split('/')[1]!r}: "
+                f"{str(error).splitlines()[0]}. Read its output, then start all "
                 "workers again."
             ) from error
 
@@ -254,7 +254,7 @@ def _refuse_unknown(tensors: Sequence[Any]) -> None:
     for one in tensors:
         if not one.shape.is_fully_defined():
             raise WorkersError(
-                "what is averaged over workers must have a known shape, got "
+                "a tensor that workers average must have a known shape, got "
                 f"{one.shape} of {one.name!r}. Set it with `tf.ensure_shape`."
             )
 

@@ -95,7 +95,7 @@ class DataParallel(keras.callbacks.Callback):
         if "make_train_function" in model.__dict__:
             raise WorkersError(
                 "`DataParallel` must be before `LMSCallback` in the list of callbacks, "
-                "got it behind. Put it first."
+                "got the reverse. Put `DataParallel` first."
             )
         _refuse_unlike(self._workers, model, self.params or {})
         if model.optimizer is not None and not model.optimizer.built:
@@ -168,7 +168,7 @@ class DataParallel(keras.callbacks.Callback):
             "metrics": names,
         }
         advice = (
-            "Validate on all or on none, with the same metrics and as many batches."
+            "Validate on all workers or on none, with equal metrics and batch counts."
         )
         timeout = LONGEST if steps >= of else _SHORT
         try:
@@ -179,7 +179,7 @@ class DataParallel(keras.callbacks.Callback):
             raise WorkersError(
                 f"all workers must end an epoch together, got {steps} of {of} steps "
                 f"on worker {self._workers.rank}. Let no callback stop one worker "
-                "alone, and give each as many batches."
+                "alone, and give all workers equally many batches."
             ) from error
 
     @property
@@ -204,7 +204,7 @@ def _refuse_unlike(workers: Workers, model: Any, params: dict[str, Any]) -> None
         "trainable variables": [str(one) for one in variables],
     }
     advice = (
-        "Build the same model on all, and give each as many batches: "
+        "Build the same model on all, and give all equally many batches: "
         "`data.shard(workers.size, workers.rank)`, `steps_per_epoch`."
     )
     agree(workers, own, at="the begin", advice=advice)

@@ -159,8 +159,8 @@ def _why_not(placement: Placement, error: tf.errors.OpError) -> str:
         names = sorted({int(name) for name in missing})
         where = ", ".join(f"{name} ({placement.addresses[name]})" for name in names)
         return (
-            f"all {placement.size} workers must join, got none from {where}. Look at "
-            "what they print: one that fails before `lms.join` never comes."
+            f"all {placement.size} workers must join, got none from {where}. Read "
+            "their output: a worker that fails before `lms.join` never joins."
         )
     if "start gRPC server" in str(error):
         return (

@@ -91,7 +91,7 @@ def launch(  # noqa: PLR0913 - one argument for each option of the command
     if groups < 1 or workers % groups:
         raise ValueError(
             f"`workers` must be a multiple of {groups} groups, got {workers}. All "
-            "groups have as many workers."
+            "groups have equally many workers."
         )
     name = f"launch-{os.getpid()}-{time.monotonic_ns()}"
     own = [{**one, BUFFER_VARIABLE: name} for one in own]

@@ -87,13 +87,13 @@ def pipeline_step(
         )
     if micro_batches < 1:
         raise ValueError(
-            f"`micro_batches` must be at least 1, got {micro_batches}. As many as "
-            "there are stages, or more, keep the devices busy."
+            f"`micro_batches` must be at least 1, got {micro_batches}. Use at least as "
+            "many as stages, to keep the devices busy."
         )
     if optimizer.built:
         raise ValueError(
-            "`optimizer` must not be built, got one with slots: they would lie on the "
-            "devices of other variables. Give a new one, and load its state later."
+            "`optimizer` must not be built, got one with slots, which would lie on the "
+            "wrong devices. Give a new optimizer, and load its state later."
         )
     found = read_stages(stages)
     if budget is None or isinstance(budget, (int, str)):
@@ -102,8 +102,8 @@ def pipeline_step(
         budgets = list(budget)
     if len(budgets) != len(found):
         raise ValueError(
-            f"`budget` must be one, or one for each of {len(found)} stages, got "
-            f"{len(budgets)}. Write as many."
+            f"`budget` must be one value, or one for each of {len(found)} stages, got "
+            f"{len(budgets)}. Write {len(found)}."
         )
     settings = [read_settings(budget=one, **knobs) for one in budgets]
     for stage in found:

@@ -128,7 +128,7 @@ def play(
                 busy += takes
         if len(ended) == before:
             raise ValueError(
-                "`schedule` must let some stage go on, got one in which all wait. "
+                "`schedule` must not deadlock, got one in which all stages wait. "
                 "Let each backward follow its forward."
             )
     return max(ends), 1 - busy / (len(ends) * max(ends))

@@ -126,4 +126,4 @@ def _going_on() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _LOG.warning("Steps are not watched: %s", error)
+        _LOG.warning("Could not watch steps: %s", error)

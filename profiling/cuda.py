@@ -178,5 +178,5 @@ def _check(driver: Any, name: str, code: int) -> None:
     text = ctypes.c_char_p()
     driver.cuGetErrorName(code, byref(text))
     reason = (text.value or b"unknown").decode()
-    advice = _ADVICE.get(code, "`nvidia-smi` may say what is wrong with the GPU.")
-    raise CudaError(f"the CUDA driver must accept {name}, got {reason}. {advice}")
+    advice = _ADVICE.get(code, "`nvidia-smi` may name the fault of the GPU.")
+    raise CudaError(f"could not call {name} of the CUDA driver: {reason}. {advice}")

@@ -194,7 +194,7 @@ def _at_once(count: int, case: tuple[Any, ...]) -> list[float]:
     # Other errors only say that a process was missing.
     error = max(errors, key=lambda error: isinstance(error, LMSError))
     raise LMSError(
-        f"{count} devices must copy at once, got {error!r}. Use fewer --devices."
+        f"could not copy on {count} devices at once: {error!r}. Use fewer --devices."
     )
 
 
@@ -225,10 +225,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--smallest", type=_size, default=4 * KIB, metavar="SIZE")
     parser.add_argument("--largest", type=_size, default=GIB, metavar="SIZE")
     parser.add_argument(
-        "--seconds", type=float, default=0.25, help="to spend on each size"
+        "--seconds", type=float, default=0.25, help="seconds for each size (0.25)"
     )
     parser.add_argument(
-        "--devices", type=int, default=1, help="up to so many copy at once"
+        "--devices", type=int, default=1, help="most devices that copy at once (1)"
     )
     return parser
 

@@ -49,8 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_subject(parser)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=8, help="of each block")
-    parser.add_argument("--interval", type=float, default=0.1, help="of the sampler")
+    parser.add_argument("--steps", type=int, default=8, help="steps of each block (8)")
+    text = "seconds between samples (0.1)"
+    parser.add_argument("--interval", type=float, default=0.1, help=text)
     options = parser.parse_args(arguments)
     try:
         open_gpus()

@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_subject(parser)
-    parser.add_argument("--warmup", type=int, default=20, help="steps before (20)")
-    parser.add_argument("--steps", type=int, default=30, help="steps to measure (30)")
+    parser.add_argument("--warmup", type=int, default=20, help="warm-up steps (20)")
+    parser.add_argument("--steps", type=int, default=30, help="measured steps (30)")
     options = parser.parse_args(arguments)
     try:
         results = _measure(read_subject(options.subject), options)
@@ -72,9 +72,9 @@ def add_subject(parser: argparse.ArgumentParser, *, budget: bool = True) -> None
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     if budget:
         parser.add_argument(
-            "--budget", metavar="SIZE", help="what the step may use; all by default"
+            "--budget", metavar="SIZE", help="memory of the step; all by default"
         )
-        text = "which ops may run twice, as `python -m lms plan` takes it"
+        text = "which ops may be recomputed, as for `python -m lms plan`"
         parser.add_argument(
             "--recompute", choices=RECOMPUTE_WORDS, default="auto", help=text
         )

@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for gpu in results["gpus"]:
         busy = _number(gpu["gpu_utilisation"])
-        told = "busy: not told" if busy is None else f"busy {busy:.0%}"
+        told = "busy: unknown" if busy is None else f"busy {busy:.0%}"
         print(f"{gpu['name']}: {told} of {seconds:.1f} s")
     print(f"written: {options.output}")
     return code

@@ -2,5 +2,5 @@
 
 import os
 
-# What is measured here is measured, and planned, anew.
+# Profilers measure and plan anew, without the cache.
 os.environ.setdefault("LMS_CACHE", "off")

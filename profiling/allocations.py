@@ -1,15 +1,15 @@
-"""Memory that a planned step takes of the card, op by op: expected, and logged.
+"""Device memory that a planned step takes, op by op: expected, and logged.
 
     graph, plan ──expected──> bytes that each op takes ──┐
     profiler ────logged─────> the allocator's events ────┴──> differences
 
 TensorFlow's allocator tells the profiler of each chunk: its bytes, its address, and the
 op that asked for it (`AddTraceMe` in bfc_allocator.cc). The plan tells which op takes
-which tensors, and after which op each is free. Whatever differs by 64 KiB or more is a
-fact about an op that the library has wrong, or a weakness that is written down.
+which tensors, and after which op each is free. A difference of 64 KiB or more means
+that the library has a wrong fact about an op, or is a documented weakness.
 
-Only planned steps are compared: their ops run in one order, so that it is known who may
-write into whose memory.
+Only planned steps are compared: their ops run in one order, so that it is known which
+op may write into which memory.
 """
 
 from collections import defaultdict
@@ -29,8 +29,7 @@ _LEAST = 64 * KIB  # bytes; smaller chunks are not compared
 _DEVICE_MEMORY = "GPU_"  # allocators of a GPU; `gpu_host_bfc` is the host's
 _END = "the step's end"
 
-# The op that TensorFlow names where a tensor comes from the host
-# (`SameWorkerRecvDone` in base_rendezvous_mgr.cc).
+# The op that TensorFlow logs for a tensor from the host (base_rendezvous_mgr.cc).
 _RECEIVED = "SameWorkerRecvDone"
 
 
@@ -41,7 +40,7 @@ class Taken:
     Args:
         op: The op that asks for it.
         size: Bytes.
-        until: The last op that runs before it is free; the op itself for scratch.
+        until: The last op before the memory is free; the op itself for scratch.
     """
 
     op: str
@@ -51,12 +50,12 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """An op that took other memory than was expected.
+    """An op whose logged memory differs from the expected memory.
 
     Args:
-        op: Its name.
-        type: Its type, such as `Conv3D`; empty for one that is not in the graph.
-        expected: Bytes of the chunks that were expected, largest first.
+        op: The op's name.
+        type: The op's type, such as `Conv3D`; empty for an op outside the graph.
+        expected: Bytes of the expected chunks, largest first.
         logged: Bytes of the chunks that TensorFlow's allocator logged.
     """
 
@@ -67,12 +66,12 @@ class Difference:
 
     @property
     def missing(self) -> Bytes:
-        """Bytes that were logged beyond what was expected; negative if fewer."""
+        """Logged bytes minus expected bytes."""
         return sum(self.logged) - sum(self.expected)
 
 
 def expected(graph: GraphView, plan: SwapPlan) -> list[Taken]:
-    """Memory that a plan's ops are expected to take, in the plan's order.
+    """List the memory that a plan's ops should take, in the plan's order.
 
     Args:
         graph: The graph that the plan is for (`lms.ir.plan.planned_graph`).
@@ -108,7 +107,7 @@ def expected(graph: GraphView, plan: SwapPlan) -> list[Taken]:
 
 
 def _copies(graph: GraphView, plan: SwapPlan) -> Mapping[str, list[str]]:
-    """Names of the copies to the device by their root, as `rewrite` gives them."""
+    """Map each swapped root to the names that `rewrite` gives its copies back."""
     return {
         graph.roots[swap.tensor]: [
             f"lms/{number}/{op_of(graph.roots[swap.tensor])}/in{k}"
@@ -130,11 +129,11 @@ def _writes_over(
 
 
 def logged(spans: Sequence[Span], *, mark: str) -> list[Taken]:
-    """Memory that the ops of a recorded step took, in the order in which they asked.
+    """List the memory that ops of a recorded step took, in order of allocation.
 
     Args:
-        spans: Those of one recorded step, in order (`profiling.spans.read_spans`).
-        mark: Name of the span that is the step.
+        spans: Spans of one recorded step, in order (`profiling.spans.read_spans`).
+        mark: Name of the step's span.
     """
     (step,) = (span for span in spans if span.name == mark)
     events = [
@@ -168,9 +167,9 @@ def compare(
     mark: str,
     least: Bytes = _LEAST,
 ) -> list[Difference]:
-    """Ops that took other memory than was expected, by `least` bytes or more.
+    """Find ops whose memory differs from the expected by `least` bytes or more.
 
-    An op's chunks are added up: some kernels take their scratch in pieces.
+    An op's chunks are added up: some kernels take their scratch in several chunks.
 
     Args:
         graph: As for `expected`.
@@ -180,7 +179,7 @@ def compare(
         least: Bytes; smaller chunks are left out too.
 
     Returns:
-        The worst first.
+        Differences, the largest first.
     """
     given = [t.size for op in graph.ops if op.type == "Placeholder" for t in op.outputs]
     types = {op.name: op.type for op in graph.ops}

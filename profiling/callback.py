@@ -1,4 +1,4 @@
-"""Utilisation of some steps of `fit`, as a Keras callback."""
+"""A Keras callback that measures utilisation during some steps of `fit`."""
 
 import logging
 import tempfile
@@ -23,13 +23,13 @@ _LOG = logging.getLogger("lms")
 class UtilisationCallback(keras.callbacks.Callback):
     """Samples the device while some steps run, and writes one file.
 
-    The case study looked at steps 20 to 50 of the second epoch, as this does. Where
-    several steps are one execution, those that reach into the range are watched, and
-    each step gets its part. What cannot be watched is logged; training goes on.
+    The defaults are the case study's: steps 20 to 50 of the second epoch. Where an
+    execution has several steps, executions that reach into the range are watched, and
+    their time is divided among their steps. A failure is logged; training goes on.
 
     Args:
-        output: The file.
-        epoch: In which epoch, from 0.
+        output: File to write.
+        epoch: Number of the epoch, from 0.
         steps: First step, from 0, and the step after the last one.
         interval: Seconds between samples.
 
@@ -54,11 +54,11 @@ class UtilisationCallback(keras.callbacks.Callback):
         self._steps = steps
         self._interval = interval
         self._now = -1
-        self._first: int | None = None  # of the steps that are watched
+        self._first: int | None = None  # first watched step
         self._batch = 0
         self._begun: Seconds = 0.0
         self._seconds: list[Seconds] = []
-        self._open = ExitStack()  # the sampler's
+        self._open = ExitStack()  # closes the sampler
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         """Forget an earlier training, which may have ended early."""
@@ -66,11 +66,11 @@ class UtilisationCallback(keras.callbacks.Callback):
         self._first, self._seconds = None, []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Note which epoch it is."""
+        """Note the epoch."""
         self._now = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Begin with the first execution that reaches into the steps."""
+        """Start sampling before the first execution that reaches into the steps."""
         first, after = self._steps
         together = getattr(self.model, "steps_per_execution", 1)
         reached = first < batch + together and batch < after
@@ -80,7 +80,7 @@ class UtilisationCallback(keras.callbacks.Callback):
         self._batch, self._begun = batch, time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Note how long each step took; end with the last one."""
+        """Note the time of each step; stop sampling after the last step."""
         if self._now != self._epoch or self._first is None:
             return
         count = batch + 1 - self._batch
@@ -89,11 +89,11 @@ class UtilisationCallback(keras.callbacks.Callback):
             self._end()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """End where the epoch has fewer steps."""
+        """Stop sampling where the epoch has fewer steps."""
         self._end()
 
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Say so if nothing was watched."""
+        """Log a warning if no step was watched."""
         if self._first is None:
             text = "%s is not written: no step from %d to %d of epoch %d was trained."
             _LOG.warning(text, self._output, *self._steps, self._epoch)
@@ -122,8 +122,8 @@ class UtilisationCallback(keras.callbacks.Callback):
 
 @contextmanager
 def _going_on() -> Iterator[None]:
-    """A part of training that may fail without ending it."""
+    """Log an error in the `with` block, so that training goes on."""
     try:
         yield
     except Exception as error:
-        _LOG.warning("Steps are not watched: %s", error)
+        _LOG.warning("Could not watch steps: %s", error)

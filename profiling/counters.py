@@ -1,7 +1,7 @@
-"""NVIDIA's counters, as plain numbers: what a GPU does at a moment.
+"""NVIDIA's counters of a GPU's present state, as plain numbers.
 
-Every counter is asked for alone (`lms.machine.inventory.ask`). Functions take the
-module `pynvml` as an argument, so that recorded values can be read by the same code.
+Each counter is queried alone (`lms.machine.inventory.ask`). Functions take the module
+`pynvml` as an argument, so that tests can pass recorded values.
 
 Known weakness: not yet run on a GPU.
 """
@@ -15,7 +15,7 @@ from lms.units import KIB
 __all__ = ["describe_gpu", "describe_gpus", "open_gpus", "read_counters"]
 __all__ += ["throttle_reasons"]
 
-# Bits of nvmlClocksEventReasons in nvml.h; idleness and none are no throttling.
+# Bits of nvmlClocksEventReasons in nvml.h; idle and none are not throttling.
 _REASONS: Final = {
     0x2: "applications clocks setting",
     0x4: "software power cap",
@@ -27,12 +27,12 @@ _REASONS: Final = {
     0x100: "display clock setting",
 }
 
-# Field values that count KiB over all links when the scope is the largest number.
+# Scope of field values that count KiB over all links.
 _ALL_LINKS: Final = 0xFFFFFFFF
 
 
 def open_gpus(api: Any = None) -> Any:
-    """NVML, which knows of a GPU.
+    """Open NVML, which must count a GPU.
 
     Args:
         api: As for `open_nvml`.
@@ -50,17 +50,17 @@ def open_gpus(api: Any = None) -> Any:
 
 
 def describe_gpus(api: Any) -> list[dict[str, Any]]:
-    """Lasting facts of each GPU for a record, in NVML's order."""
+    """Describe each GPU for a record, in NVML's order."""
     indices = range(known(ask(api, api.nvmlDeviceGetCount)) or 0)
     handles = (ask(api, api.nvmlDeviceGetHandleByIndex, index) for index in indices)
     return [describe_gpu(api, known(handle)) for handle in handles]
 
 
 def describe_gpu(api: Any, handle: Any) -> dict[str, Any]:
-    """Driver, name, memory and links of one GPU.
+    """Read driver, name, memory and links of a GPU.
 
     "nvlinks" are NVML's version of each active link, and whether the CPU is at its
-    other end. What is not known is {"not available": NVML's reason}.
+    other end. An unknown fact is {"not available": NVML's reason}.
     """
     asked: dict[str, Callable[[Any], Any]] = {
         "name": api.nvmlDeviceGetName,
@@ -76,10 +76,10 @@ def describe_gpu(api: Any, handle: Any) -> dict[str, Any]:
 
 
 def read_counters(api: Any, index: int) -> dict[str, Any]:
-    """The present state of one GPU.
+    """Read the present state of a GPU.
 
     Shares are 0 to 1, sizes bytes, rates bytes per second, clocks hertz, power watts;
-    NVLink's are bytes since the driver started.
+    NVLink's counters are bytes since the driver started.
     """
     asked: Mapping[str, Callable[[Any], Any]] = {
         "gpu_utilisation": lambda h: api.nvmlDeviceGetUtilizationRates(h).gpu / 100,
@@ -112,7 +112,7 @@ def read_counters(api: Any, index: int) -> dict[str, Any]:
 
 
 def throttle_reasons(bits: int) -> list[str]:
-    """Why clocks are lower than they could be.
+    """Name the reasons for lowered clocks.
 
     Example:
         >>> throttle_reasons(0x1 | 0x4)
@@ -122,7 +122,7 @@ def throttle_reasons(bits: int) -> list[str]:
 
 
 def _nvlinks(api: Any, handle: Any) -> list[list[Any]]:
-    """NVML's version of each active link, and whether the CPU is at its other end."""
+    """List active links: NVML's version, and whether the CPU is at the other end."""
     found: list[list[Any]] = []
     for link in range(api.NVML_NVLINK_MAX_LINKS):
         if not known(ask(api, api.nvmlDeviceGetNvLinkState, handle, link)):
@@ -134,7 +134,7 @@ def _nvlinks(api: Any, handle: Any) -> list[list[Any]]:
 
 
 def _pcie(api: Any, handle: Any, counter: int) -> int:
-    """Bytes per second over the last 20 ms; NVML counts KB, of 1024 by its header."""
+    """Read bytes per second over the last 20 ms; NVML's KB has 1024 by its header."""
     return api.nvmlDeviceGetPcieThroughput(handle, counter) * KIB
 
 

@@ -1,7 +1,7 @@
 """Copies between host and GPU by the CUDA driver itself, timed by its events.
 
-The driver's library is all that is needed: neither TensorFlow nor a toolkit. Pageable
-memory is ordinary memory; pinned memory is what copy engines read directly.
+Needs the driver's library alone: neither TensorFlow nor a toolkit. Pageable memory is
+ordinary memory; copy engines read pinned memory directly.
 Names and argument types: "CUDA Driver API", sections on memory, streams and events.
 
 Known weakness: not yet run on a GPU.
@@ -28,12 +28,12 @@ _ADVICE: Final = {  # by CUresult: out of memory, no device, no such device
 
 
 class CudaError(LMSError):
-    """The CUDA driver refused."""
+    """An error of the CUDA driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaLink:
-    """One GPU with room for copies in both directions.
+    """A GPU with buffers for copies in both directions.
 
     Args:
         driver: The driver's library.
@@ -95,14 +95,14 @@ class CudaLink:
 
 @contextmanager
 def open_cuda_link(index: int, size: Bytes) -> Iterator[CudaLink]:
-    """Take room on a GPU and on the host, and give it back.
+    """Allocate buffers on a GPU and on the host; free the buffers at the end.
 
     Args:
-        index: Which GPU.
+        index: Number of the GPU.
         size: Bytes of the largest copy.
 
     Raises:
-        CudaError: If there is no driver, or it refuses.
+        CudaError: If there is no driver, or a call fails.
     """
     driver = _driver()
 
@@ -143,10 +143,10 @@ def open_cuda_link(index: int, size: Bytes) -> Iterator[CudaLink]:
 
 
 def describe_cuda_device(index: int) -> dict[str, Any]:
-    """Facts of a GPU: "device" (a name), "memory", "bus", and the "count" of all.
+    """Read facts of a GPU: "device" (a name), "memory", "bus", and "count" of all.
 
     Raises:
-        CudaError: If there is no driver, or it refuses.
+        CudaError: If there is no driver, or a call fails.
     """
     driver, count, device, memory = _driver(), c_int(), c_int(), c_size_t()
     name, bus = (ctypes.create_string_buffer(256) for _ in range(2))
@@ -178,5 +178,5 @@ def _check(driver: Any, name: str, code: int) -> None:
     text = ctypes.c_char_p()
     driver.cuGetErrorName(code, byref(text))
     reason = (text.value or b"unknown").decode()
-    advice = _ADVICE.get(code, "`nvidia-smi` may say what is wrong with the GPU.")
-    raise CudaError(f"the CUDA driver must accept {name}, got {reason}. {advice}")
+    advice = _ADVICE.get(code, "`nvidia-smi` may name the fault of the GPU.")
+    raise CudaError(f"could not call {name} of the CUDA driver: {reason}. {advice}")

@@ -31,12 +31,12 @@ Results = Mapping[str, Mapping[str, Any]]
 
 _WAYS = {"h2d": "host to device", "d2h": "device to host", "both": "both at once"}
 _COLOUR = {"h2d": COLOURS[1], "d2h": COLOURS[0], "both": COLOURS[2]}
-_MOST = 4  # rows of one figure
-_BESIDE = 3  # panels beside each other
+_MOST = 4  # most rows of a figure
+_BESIDE = 3  # most panels side by side
 
 
 def slug(*names: str) -> str:
-    """Names of runs as part of a file's name.
+    """Turn names of runs into a part of a file's name.
 
     Example:
         >>> slug("PCIe 3.0", "step")
@@ -46,7 +46,7 @@ def slug(*names: str) -> str:
 
 
 def _draw_steps(results: Results, folder: Path) -> list[Path]:
-    """Each run measured above predicted, two runs to a figure."""
+    """Draw each run measured above predicted, two runs to a figure."""
     written: list[Path] = []
     for names in _parts(list(results), _MOST // 2):
         steps: list[tuple[str, Timeline]] = []
@@ -62,7 +62,7 @@ def _draw_steps(results: Results, folder: Path) -> list[Path]:
 
 
 def _draw_links(results: Results, folder: Path) -> list[Path]:
-    """Throughput over the size of a copy, one panel for each run."""
+    """Draw throughput over the size of a copy, a panel for each run."""
     written: list[Path] = []
     for names in _parts(list(results), _BESIDE):
         width, title = max(7.0, 5.0 * len(names)), "Copies between host and device"
@@ -112,7 +112,7 @@ def _draw_link(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
 
 
 def _draw_sharing(results: Results, folder: Path) -> list[Path]:
-    """Draw what each of several devices gets when all copy at once."""
+    """Draw the throughput of each device when several copy at once."""
     shared = {name: r for name, r in results.items() if r["together"]}
     if not shared:
         return []
@@ -139,7 +139,7 @@ def _draw_sharing(results: Results, folder: Path) -> list[Path]:
 
 
 def _draw_utilisations(results: Results, folder: Path) -> list[Path]:
-    """Share of the last second in which a device was busy, one row for each GPU."""
+    """Draw the busy share of the last second over time, a row for each GPU."""
     written: list[Path] = []
     told = {
         f"{name}, GPU {i}" if len(gpus) > 1 else name: {**result, "told": values}
@@ -188,7 +188,7 @@ def _draw_utilisation(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
 
 
 def _draw_costs(results: Results, folder: Path) -> list[Path]:
-    """The dearest op types and layers, as bars."""
+    """Draw the slowest op types and layers as bars."""
     written: list[Path] = []
     for name, result in results.items():
         title = f"Measured seconds of the ops of one step: {result['seconds']:.3g} s"
@@ -213,7 +213,7 @@ def _draw_costs(results: Results, folder: Path) -> list[Path]:
     return written
 
 
-# By kind of result; each draws into a folder and names what it wrote.
+# Functions by kind of result; each draws into a folder and returns its files.
 FIGURES = {
     "step_timeline": _draw_steps,
     "link_bandwidth": _draw_links,
@@ -227,7 +227,7 @@ def _parts(names: Sequence[str], most: int) -> list[Sequence[str]]:
 
 
 def _note(results: Results, names: Sequence[str]) -> str:
-    """Where numbers come from, each fact once; several devices on a line above."""
+    """List sources of the numbers, each once; several devices on a line above."""
     told: dict[str, None] = {}
     for result in (results[name] for name in names):
         slow, machine = result.get("slow_motion", 1), result["machine"]

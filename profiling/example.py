@@ -1,9 +1,9 @@
-"""The case study's 3D U-Net, small: what `docs/profiling.md` measures.
+"""A small 3D U-Net, like the case study's, which `docs/profiling.md` measures.
 
     python -m profiling.step_timeline --output step.json profiling/example.py:unet
     python -m profiling.example --budget 57MiB --watch use.json
 
-The second command trains it, and watches steps 20 to 50.
+The second command trains the model, and watches steps 20 to 50.
 """
 
 import argparse
@@ -18,7 +18,7 @@ __all__ = ["main", "unet"]
 
 
 def unet() -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
-    """8 filters, 4 levels, one volume of 48 x 48 x 48."""
+    """Build a U-Net of 8 filters and 4 levels, for one volume of 48 x 48 x 48."""
     model = build_unet(size=48, filters=8, depth=4)
     x = tf.TensorSpec([1, 48, 48, 48, 4], tf.float32)
     y = tf.TensorSpec([1, 48, 48, 48, 3], tf.uint8)

@@ -1,7 +1,7 @@
 """Measure copies between host and device: python -m profiling.link_bandwidth.
 
-Each direction and both at once, per size, from each kind of host memory; then several
-devices at once, each in a process of its own. The fit says latency and bandwidth.
+Times each direction and both at once, per size, from each kind of host memory; then
+several devices at once, each in a process of its own. Fits latency and bandwidth.
 
     python -m profiling.link_bandwidth --output link.json
 """
@@ -26,11 +26,11 @@ from profiling.record import write_result
 
 __all__ = ["main", "sizes_between", "summary"]
 
-_LEAST, _MOST = 5, 50  # copies of one size
+_LEAST, _MOST = 5, 50  # least and most copies of one size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write; 3 means that no GPU can be measured, 1 that several cannot."""
+    """Measure and write; return 3 if no GPU can be measured, 1 if several cannot."""
     options = _parser().parse_args(arguments)
     together: list[dict[str, Any]] = []
     code = 0
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 3 if isinstance(error, LMSError) else 2
         try:
             together.extend(_measure_together(about, settings, bars))
-        except LMSError as error:  # what was measured is written
+        except LMSError as error:  # earlier rows are written
             print(f"link_bandwidth: {error}", file=sys.stderr)
             code = 1
     results = {**about, "rows": rows, "fits": _fits(rows), "together": together}
@@ -79,7 +79,7 @@ def _settings(options: argparse.Namespace, about: Mapping[str, Any]) -> dict[str
 
 
 def sizes_between(smallest: Bytes, largest: Bytes) -> list[Bytes]:
-    """Powers of two, both ends included if they are some.
+    """List powers of two from `smallest` to `largest`, both included.
 
     Example:
         >>> sizes_between(4 * KIB, 20 * KIB)
@@ -90,7 +90,7 @@ def sizes_between(smallest: Bytes, largest: Bytes) -> list[Bytes]:
 
 
 def summary(seconds: Sequence[Seconds]) -> dict[str, Any]:
-    """Median and quartiles.
+    """Compute median and quartiles.
 
     Example:
         >>> summary([1.0, 2.0, 3.0, 4.0, 9.0])["median"]
@@ -143,7 +143,7 @@ def _time(
 
 
 def _fits(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One fit for each kind of memory and direction; "both" counts both's bytes."""
+    """Fit a line for each kind of memory and direction; "both" counts bytes twice."""
     fits: list[dict[str, Any]] = []
     for memory, directions in dict.fromkeys(
         (row["memory"], row["directions"]) for row in rows
@@ -162,7 +162,7 @@ def _fits(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _measure_together(
     about: dict[str, Any], settings: dict[str, Any], bars: Progress
 ) -> Iterator[dict[str, Any]]:
-    """Bandwidth of each device when 1, 2, 4 ... and all of them copy at once."""
+    """Measure each device's bandwidth while 1, 2, 4 ... and all devices copy."""
     most = settings["devices"]
     counts = sorted({*sizes_between(1, most), most}) if most > 1 else []
     bar = bars.add_task("several devices", total=len(counts) * len(DIRECTIONS))
@@ -178,7 +178,7 @@ def _measure_together(
 
 
 def _at_once(count: int, case: tuple[Any, ...]) -> list[float]:
-    """Bandwidths, one for each device.
+    """Measure the bandwidth of each of `count` devices that copy at once.
 
     Raises:
         LMSError: If a device cannot copy, or its process ends.
@@ -191,15 +191,15 @@ def _at_once(count: int, case: tuple[Any, ...]) -> list[float]:
         errors = [error for job in jobs if (error := job.exception())]
         if not errors:
             return [job.result() for job in jobs]
-    # Others say no more than that one was missing.
+    # Other errors only say that a process was missing.
     error = max(errors, key=lambda error: isinstance(error, LMSError))
     raise LMSError(
-        f"{count} devices must copy at once, got {error!r}. Use fewer --devices."
+        f"could not copy on {count} devices at once: {error!r}. Use fewer --devices."
     )
 
 
 def _copy_along(index: int, case: tuple[Any, ...], barrier: Any) -> float:
-    """Bandwidth of one device of several: all begin together and copy for as long."""
+    """Measure a device among several: all begin together and copy for equal times."""
     size, directions, pinned, seconds = case
     taken: list[Seconds] = []
     try:
@@ -225,10 +225,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--smallest", type=_size, default=4 * KIB, metavar="SIZE")
     parser.add_argument("--largest", type=_size, default=GIB, metavar="SIZE")
     parser.add_argument(
-        "--seconds", type=float, default=0.25, help="to spend on each size"
+        "--seconds", type=float, default=0.25, help="seconds for each size (0.25)"
     )
     parser.add_argument(
-        "--devices", type=int, default=1, help="up to so many copy at once"
+        "--devices", type=int, default=1, help="most devices that copy at once (1)"
     )
     return parser
 

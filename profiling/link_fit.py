@@ -1,10 +1,10 @@
-"""A link as two numbers: what a copy of no bytes takes, and bytes per second beyond.
+"""A link as two numbers: the latency of a copy, and bytes per second beyond.
 
     seconds = latency + bytes / bandwidth
 
-The line with the least sum of relative absolute errors is taken: relative, because
-sizes span six powers of ten; absolute, because a disturbed measurement must not pull.
-Such a line goes through two of the points (Bloomfield and Steiger, "Least absolute
+The fit minimises the sum of relative absolute errors: relative, because sizes span six
+powers of ten; absolute, so that a disturbed measurement does not pull the line. The
+best line goes through two of the points (Bloomfield and Steiger, "Least absolute
 deviations", 1983, section 1.3), so all pairs are tried; a line through zero needs one.
 """
 
@@ -23,7 +23,7 @@ class LinkFit:
 
     Args:
         latency: Seconds of a copy of no bytes.
-        bandwidth: Bytes per second of a copy without end.
+        bandwidth: Bytes per second beyond the latency.
         error: Mean relative absolute error of the line at the points.
     """
 
@@ -61,7 +61,7 @@ def fit_link(points: Sequence[tuple[Bytes, Seconds]]) -> LinkFit:
 def _lines(
     points: Sequence[tuple[Bytes, Seconds]],
 ) -> Iterator[tuple[Seconds, float]]:
-    """Latency and seconds per byte of each line that is physically possible."""
+    """Yield latency and seconds per byte of each physically possible line."""
     for size, seconds in points:
         yield 0.0, seconds / size
     for (size, seconds), (other, longer) in combinations(sorted(points), 2):

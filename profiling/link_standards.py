@@ -1,4 +1,4 @@
-"""The most that a link should give, in one direction, by its standard.
+"""Bandwidth of links in one direction, by their standards.
 
 Sources: PCI Express Base Specification 6.0 for transfers per lane and their coding
 (8b/10b up to generation 2, 128b/130b up to 5, 242 of 256 bytes of a flit in 6);
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 __all__ = ["stated_link"]
 
-# Generation: bits per second and lane, of which so many are data.
+# Data bits per second and lane, by generation.
 _PCIE: Final = {
     1: 2.5e9 * 8 / 10,
     2: 5e9 * 8 / 10,
@@ -24,19 +24,19 @@ _PCIE: Final = {
     6: 64e9 * 242 / 256,
 }
 
-# NVML's number of the version: bytes per second of one link in one direction.
+# Bytes per second of a link in one direction, by NVML's number of the version.
 _NVLINK: Final = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 25e9, 6: 25e9, 7: 50e9}
 
 
 def stated_link(device: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The link between host and GPU and what its standard gives, one direction.
+    """Return the link between host and GPU, with its standard's bandwidth.
 
     Args:
-        device: One of `profiling.counters.describe_gpus`.
+        device: An entry of `profiling.counters.describe_gpus`.
 
     Returns:
-        Its "link" and "bandwidth" in bytes per second, None for a standard that is not
-        listed; None if NVML does not say.
+        "link", and "bandwidth" in bytes per second and direction (None for an unlisted
+        standard); None if NVML knows no link.
 
     Example:
         >>> device = {"pcie_generation": 4, "pcie_width": 16, "nvlinks": []}

@@ -1,4 +1,4 @@
-"""The link of a GPU, which can be timed."""
+"""Describes the link between host and GPU, and times copies."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,16 +14,16 @@ __all__ = ["DIRECTIONS", "Timer", "describe_link", "open_link", "room_for_copies
 
 DIRECTIONS: Final = ("h2d", "d2h", "both")
 
-# Seconds of one copy of so many bytes; for "both", until both have ended.
+# Seconds of a copy by its bytes, direction and "is pinned"; "both" ends with the later.
 Timer = Callable[[Bytes, str, bool], Seconds]
 
 
 def describe_link() -> dict[str, Any]:
-    """The first GPU that CUDA shows this process, and its link.
+    """Describe the first GPU that CUDA shows this process, and its link.
 
     Returns:
-        What `describe_cuda_device` tells, "memories" that the host's side can be in,
-        "stated" (what the link should give) and "devices", which are NVML's.
+        The facts of `describe_cuda_device`, "memories" (kinds of host memory), "stated"
+        (the standard's bandwidth) and "devices", which are NVML's.
 
     Raises:
         CudaError: If there is no GPU.
@@ -33,14 +33,14 @@ def describe_link() -> dict[str, Any]:
         api = open_nvml()
     except NoDriverError:
         return found | {"stated": None, "devices": []}
-    # NVML counts GPUs in another order, and those that are hidden from CUDA.
+    # NVML counts GPUs in another order, and counts GPUs that are hidden from CUDA.
     handle = known(ask(api, api.nvmlDeviceGetHandleByPciBusId, found["bus"]))
     stated = stated_link(describe_gpu(api, handle))
     return found | {"stated": stated, "devices": describe_gpus(api)}
 
 
 def room_for_copies(memory: Bytes) -> Bytes:
-    """The largest copy that a device has room for in both directions.
+    """Return the largest power of two for copies in both directions at once.
 
     Example:
         >>> room_for_copies(3 * MIB) == MIB
@@ -51,10 +51,10 @@ def room_for_copies(memory: Bytes) -> Bytes:
 
 @contextmanager
 def open_link(index: int, largest: Bytes) -> Iterator[Timer]:
-    """Take room for copies; the result times them.
+    """Allocate buffers for copies; yield a function that times copies.
 
     Args:
-        index: Which GPU.
+        index: Number of the GPU.
         largest: Bytes of the largest copy.
     """
     with open_cuda_link(index, largest) as link:

@@ -1,10 +1,11 @@
-"""Measured timelines, one for each step, from what a profiler recorded of the card.
+"""Measured timelines, one for each step, from a profiler's spans of the card.
 
     spans ──kernels──> compute ─┐
           ──copies───> h2d, d2h ┴──> gaps ──> stalls, each with its cause
 
-A gap is put down to the last copy that ended in it: one that the next op waits for by
-the plan, or else one that ended just before the next op began. Others are the host's.
+The cause of a gap is the last copy that ended in the gap: a copy that the next op waits
+for by the plan, else a copy that ended just before the next op. Without a copy, the
+cause is the host.
 
 Known weakness: copies within a GPU count as compute.
 """
@@ -17,13 +18,13 @@ from profiling.spans import Span, copied_bytes
 
 __all__ = ["Waits", "find_stalls", "measured_steps"]
 
-# By op: the copies that it waits for.
+# Copies that an op waits for, by op.
 Waits = Mapping[str, Collection[tuple[Lane, str]]]
 
-# Gaps shorter than this are what it takes to start an op.
+# Shorter gaps are the time to launch an op, not stalls.
 _LEAST: Seconds = 2e-5
 
-# An op begins so soon after the copy that it waited for.
+# Most time from the end of a copy to the op that waited for the copy.
 _SOON: Seconds = 2e-3
 
 # Allocators of a GPU; `gpu_host_bfc` is on the host.
@@ -36,13 +37,13 @@ _CAUSES = {Lane.H2D: Cause.SWAP_IN, Lane.D2H: Cause.SWAP_OUT}
 def measured_steps(
     spans: Sequence[Span], count: int, *, mark: str, waits: Waits
 ) -> list[Timeline]:
-    """One timeline for each marked step.
+    """Make a timeline of each marked step.
 
     Args:
-        spans: What the profiler recorded, in order.
-        count: How many steps were marked.
+        spans: The profiler's spans, in order.
+        count: Number of marked steps.
         mark: Name of the spans that are steps.
-        waits: What ops wait for, by the plan.
+        waits: Copies that ops wait for, by the plan.
 
     Raises:
         ValueError: If the profiler recorded another number of steps.
@@ -59,12 +60,12 @@ def measured_steps(
 def find_stalls(
     compute: Sequence[Interval], copies: Sequence[Interval], waits: Waits
 ) -> tuple[Stall, ...]:
-    """Gaps of the compute lane and their causes.
+    """Find gaps of the compute lane and their causes.
 
     Args:
         compute: Ops, in the order of their starts.
         copies: Copies in either direction.
-        waits: What ops wait for, by the plan.
+        waits: Copies that ops wait for, by the plan.
     """
     stalls: list[Stall] = []
     reached = 0.0
@@ -116,12 +117,12 @@ def _step(spans: Sequence[Span], step: Span, waits: Waits) -> Timeline:
 
 
 def _op_name(span: Span) -> str:
-    """The op, of which a kernel or copy tells in "tf_op" (`name:Type`)."""
+    """Return the op of a kernel or copy, from the fact "tf_op" (`name:Type`)."""
     return str(span.facts.get("tf_op", span.name)).partition(":")[0]
 
 
 def _requests(spans: Sequence[Span], start: Seconds) -> Iterator[Request]:
-    """Memory that the step took and gave back; what was there before is not in it."""
+    """Yield allocations and frees of the step, without memory from before."""
     taken: dict[tuple[str, int], tuple[int, int]] = {}
     number = 0
     for span in spans:

@@ -1,7 +1,7 @@
 """Measure the ops of a training step: python -m profiling.op_costs.
 
-Ops are run alone on the present device (`lms.tf.measure.op_costs`), as the planner
-measures them; the tables add them up by op type and by layer.
+Runs each op alone on the present device (`lms.tf.measure.op_costs`), as the planner
+does; the tables sum seconds by op type and by layer.
 
     python -m profiling.op_costs --output costs.json profiling/example.py:unet
 """
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def layer_of(name: str) -> str:
-    """The layer that an op belongs to; its gradient's ops belong to it too.
+    """Return the layer of an op, or of an op of the layer's gradient.
 
     Example:
         >>> layer_of("unet3d_1/down0_conv_1/BiasAdd")
@@ -86,19 +86,19 @@ def layer_of(name: str) -> str:
     return parts[1] if len(parts) > 2 and parts[0] not in _LOOSE else parts[0]
 
 
-# Not models: what the optimizer and the loss are called.
+# First parts of names that belong to optimizers and losses, not to models.
 _LOOSE = ("adam", "sgd", "rmsprop", "adamw", "compile_loss", "loss")
 
 
 def table_by(
     graph: GraphView, costs: Costs, key: Callable[[Op], str]
 ) -> list[dict[str, Any]]:
-    """Seconds, ops, floating-point operations and bytes of each group, largest first.
+    """Sum seconds, ops, floating-point operations and bytes by group, slowest first.
 
     Args:
         graph: The step.
         costs: Seconds of each op.
-        key: Names an op's group.
+        key: Returns the name of an op's group.
     """
     groups: dict[str, list[Op]] = {}
     for op in graph.ops:

@@ -1,10 +1,10 @@
-"""The cost of measuring: step times with and without: python -m profiling.overhead.
+"""Measure how much profilers slow a step: python -m profiling.overhead.
 
-Blocks of steps run in turn without anything, with the sampler of
+Blocks of steps run in turn without a profiler, with the sampler of
 `profiling.utilisation`, with the profiler of `profiling.step_timeline`, and with both,
-several times over, so that a machine that gets slower or faster favours none.
+for several rounds, so that a machine that gets slower or faster favours none.
 
-Known weakness: beside a card in slow motion the host has time, and seems to cost less.
+Known weakness: beside a card in slow motion the host's work seems to cost less.
 """
 
 import argparse
@@ -41,7 +41,7 @@ _WAYS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write; 3 means that there is no GPU to sample."""
+    """Measure and write; return 3 if there is no GPU to sample."""
     parser = argparse.ArgumentParser(
         prog="python -m profiling.overhead",
         description=__doc__,
@@ -49,8 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add_subject(parser)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--steps", type=int, default=8, help="of each block")
-    parser.add_argument("--interval", type=float, default=0.1, help="of the sampler")
+    parser.add_argument("--steps", type=int, default=8, help="steps of each block (8)")
+    text = "seconds between samples (0.1)"
+    parser.add_argument("--interval", type=float, default=0.1, help=text)
     options = parser.parse_args(arguments)
     try:
         open_gpus()
@@ -68,10 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def ratios(seconds: dict[str, list[list[Seconds]]]) -> dict[str, dict[str, float]]:
-    """Step times against those of the same round without anything.
+    """Divide step times by the plain step times of their round.
 
     Args:
-        seconds: By way, the step times of each round.
+        seconds: Step times of each round, by way.
 
     Example:
         >>> found = ratios({"nothing": [[1.0], [2.0]], "sampler": [[1.1], [2.2]]})
@@ -125,7 +126,7 @@ def _watched(way: str, interval: Seconds) -> Iterator["Session"]:
         if sampled:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             samples = Path(folder, "samples")
-            stack.callback(read_samples, samples)  # raises if there are none
+            stack.callback(read_samples, samples)  # raises if there are no samples
             stack.enter_context(sampling(interval, samples))
         if recorded:
             stack.enter_context(recording(session))

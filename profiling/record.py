@@ -44,7 +44,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def _lines(value: Any, margin: str) -> Iterator[str]:
-    """JSON in which a list or object of mere numbers and texts takes one line."""
+    """Yield JSON in which a list or object of mere numbers and texts takes one line."""
     parts = value.values() if isinstance(value, Mapping) else value
     nested = isinstance(value, Mapping | list | tuple) and any(
         isinstance(part, Mapping | list | tuple) for part in parts
@@ -62,20 +62,20 @@ def _lines(value: Any, margin: str) -> Iterator[str]:
 
 
 def read_json(path: Path) -> Any:
-    """Read what `write_json` wrote; floats come back bit for bit."""
+    """Read a file of `write_json`; floats keep their bits."""
     return json.loads(path.read_text())
 
 
 def write_result(
     path: Path, kind: str, settings: Mapping[str, Any], results: Mapping[str, Any]
 ) -> None:
-    """Write what a profiler measured, and how that came about.
+    """Write a profiler's results and their circumstances.
 
     Args:
         path: The file.
-        kind: Which profiler, for the reporter.
-        settings: What was asked for.
-        results: What was found, "device" among it.
+        kind: Name of the profiler, for the reporter.
+        settings: Settings of the profiler.
+        results: Measurements, and "device".
 
     Example:
         >>> import tempfile
@@ -89,12 +89,12 @@ def write_result(
 
 
 def slow_motion() -> float:
-    """How many times as long all takes on an emulated card; 1 without one."""
+    """Return the factor on an emulated card's times; 1 without a card."""
     return float(os.environ.get("LMS_CARD_TIME_SCALE", "1"))
 
 
 def paced(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Times and rates of a device by their names, without its slow motion."""
+    """Divide the slow motion out of a device's times and rates, found by name."""
     slow = slow_motion()
     factors = dict.fromkeys(_TIMES, 1 / slow) | dict.fromkeys(_RATES, slow)
     return {
@@ -104,10 +104,10 @@ def paced(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_result(path: Path) -> dict[str, Any]:
-    """Read what `write_result` wrote.
+    """Read a file of `write_result`.
 
     Raises:
-        ValueError: If the file is no such result.
+        ValueError: If the file is no result of a profiler.
     """
     try:
         value = read_json(path)
@@ -122,7 +122,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def circumstances() -> dict[str, Any]:
-    """Machine, versions, day and commit; None for what cannot be found out."""
+    """Describe machine, versions, day and commit; None for unknown facts."""
     return {
         "machine": {
             "processor": processor_name(),
@@ -141,7 +141,7 @@ def circumstances() -> dict[str, Any]:
 
 
 def _memory() -> str | None:
-    """All of the host's, in Linux's words, as older results have it."""
+    """Return the host's memory in Linux's format, as older results have it."""
     try:
         return f"{psutil.virtual_memory().total // KIB} kB"
     except (OSError, RuntimeError):
@@ -149,7 +149,7 @@ def _memory() -> str | None:
 
 
 def _driver() -> str | None:
-    """Version of NVIDIA's driver."""
+    """Return the version of NVIDIA's driver."""
     try:
         return str(open_nvml().nvmlSystemGetDriverVersion())
     except NoDriverError:
@@ -164,10 +164,9 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this checkout, marked if programs differ from it.
+    """Return LMS_COMMIT, else this checkout's commit, marked if programs differ.
 
-    Result files do, as soon as a run has written its first row. Without a checkout it
-    is what LMS_COMMIT says.
+    Result files do not count: they differ as soon as a run writes its first row.
     """
     if said := os.environ.get("LMS_COMMIT"):
         return said
@@ -179,7 +178,7 @@ def _commit() -> str | None:
 
 
 def _git(*words: str) -> str | None:
-    """Git's answer about this checkout; None if there is none."""
+    """Return git's answer about this checkout; None without a checkout."""
     command = ["git", *words]
     folder = Path(__file__).parent.parent
     try:

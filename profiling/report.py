@@ -2,9 +2,8 @@
 
     python -m profiling.report link.json "PCIe 3.0=step.json" --output build/profile
 
-Runs are called as their files are, or as written before `=`. Files of one kind come
-into one table and, where it makes sense, into one figure; steps also become traces that
-Perfetto opens.
+A run has the name before `=`, else its file's. Files of one kind share a table and,
+where it makes sense, a figure; steps also become traces that Perfetto opens.
 """
 
 import argparse
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _by_kind(files: Sequence[str]) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Results by kind and name; kinds in the order of the tables."""
+    """Read results by kind and name, kinds in the order of the tables."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in TABLES}
     for text in files:
         name, _, file = text.rpartition("=")

@@ -2,9 +2,9 @@
 
     python -m profiling.sampler --interval 0.1 --output FILE
 
-The first line of the file tells of the devices, each further line is one sample. The
-parent ends it by closing the pipe; so does a parent that dies. Intervals vary by half,
-so that a step is not seen at the same place each time.
+The first line of the file describes the devices, each further line is a sample. The
+parent ends the sampler by closing the pipe, or by dying. Intervals vary by half, so
+that samples fall on different parts of a step.
 """
 
 import argparse
@@ -28,11 +28,11 @@ __all__ = ["main", "read_samples", "sampling"]
 
 @contextmanager
 def sampling(interval: Seconds, output: Path) -> Iterator[None]:
-    """Sample while the block runs.
+    """Sample while the `with` block runs.
 
     Args:
-        interval: Between two samples.
-        output: Where samples go, for `read_samples`.
+        interval: Seconds between two samples.
+        output: File for the samples, for `read_samples`.
     """
     words = ["--interval", str(interval), "--output", str(output)]
     sampler = subprocess.Popen(
@@ -43,7 +43,7 @@ def sampling(interval: Seconds, output: Path) -> Iterator[None]:
         start_new_session=True,  # Ctrl-C is for the program
     )
     assert sampler.stdout is not None
-    sampler.stdout.readline()  # it is ready
+    sampler.stdout.readline()  # the sampler is ready
     try:
         yield
     finally:
@@ -51,10 +51,10 @@ def sampling(interval: Seconds, output: Path) -> Iterator[None]:
 
 
 def read_samples(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read what a sampler wrote: the devices, and the samples.
+    """Read a sampler's file: the devices, and the samples.
 
     Raises:
-        ValueError: If it did not begin, or was killed.
+        ValueError: If the sampler did not begin, or was killed.
     """
     lines = path.read_text().splitlines() if path.exists() else []
     if len(lines) < 2:

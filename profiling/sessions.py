@@ -1,8 +1,8 @@
 """A session of TensorFlow's profiler around some steps.
 
-What a card does, CUPTI tells the profiler. There is none on an emulated card, whose
-driver notes the same itself: on a clock of its own, tied to the profiler's by the marks
-of the steps, which both have seen.
+The profiler learns of kernels and copies from CUPTI, which an emulated card lacks. Its
+driver records kernels and copies, on a clock of its own; the marks of the steps, timed
+by both clocks, tie this clock to the profiler's.
 """
 
 import gzip
@@ -29,12 +29,12 @@ MARK = "lms_step"
 
 @dataclass(slots=True)
 class Session:
-    """A recording.
+    """A recording of steps.
 
     Args:
-        spans: The profiler's, once the session has ended.
-        seconds: What each step took.
-        moments: Of an emulated card's clock: begin and end of each step.
+        spans: The profiler's spans, once the session has ended.
+        seconds: Seconds of each step.
+        moments: Begin and end of each step on an emulated card's clock.
     """
 
     spans: list[Span] = field(default_factory=list)
@@ -54,10 +54,10 @@ class Session:
 
 @contextmanager
 def recording(session: Session, *, keep: Path | None = None) -> Iterator[None]:
-    """Record what happens within it; the trace is read when it has ended.
+    """Record the `with` block; its end reads the trace.
 
     Args:
-        session: Where it goes.
+        session: Receives the spans.
         keep: A file for TensorFlow's own trace, compressed; None keeps none.
     """
     emulated = emulated_memory() is not None
@@ -93,7 +93,7 @@ def _card_now() -> list[Seconds]:
 def _clock(
     spans: Sequence[Span], moments: Sequence[Seconds]
 ) -> Callable[[Seconds], Seconds]:
-    """The profiler's time at a time of the card's; they may pass at another rate."""
+    """Return a function from the card's time to the profiler's; rates may differ."""
     marks = [span for span in spans if span.name == MARK]
     begin, first = marks[0].start, moments[0]
     rate = (marks[-1].end - begin) / (moments[-1] - first)
@@ -111,8 +111,8 @@ def record_steps(
 
     Args:
         step: One step; it must have run before.
-        count: How many.
-        advance: Called after each.
+        count: Number of steps.
+        advance: Called after each step.
         keep: As for `recording`.
     """
     session = Session()

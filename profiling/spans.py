@@ -6,11 +6,10 @@ count from its own start in picoseconds; all lines count from the start of the s
 Sources: xplane.proto, xplane_schema.cc and cupti_collector.cc of XLA (`tsl/profiler`,
 `backends/profiler/gpu`): a GPU's plane is `/device:GPU:0`, a line is a stream, and
 copies have "memcpy_details" ("kind_src:pinned kind_dst:device size:4096 dest:0 ...").
-An H200's traces are so (experiments/results/h200/events.jsonl.xz): "tf_op" has an op's
-full name and type, but for memsets and for what the program itself copies.
+An H200's traces agree (experiments/results/h200/events.jsonl.xz): "tf_op" has an op's
+full name and type, but for memsets and for copies of the program itself.
 
-What an emulated card's driver notes (`lms.emulation.counters`) becomes spans of the
-same form.
+Records of an emulated card's driver (`lms.emulation.counters`) become spans, too.
 """
 
 import re
@@ -29,15 +28,15 @@ _COPIES = {"1": "MemcpyH2D", "2": "MemcpyD2H"}  # by the driver's lane
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """One event.
+    """An event of a trace.
 
     Args:
-        plane: Such as `/host:CPU` or `/device:GPU:0`.
+        plane: The device, such as `/host:CPU` or `/device:GPU:0`.
         line: The thread or stream.
         name: The event.
         start: Seconds from the start of the session.
         end: As `start`.
-        facts: What else is known of it.
+        facts: Other facts of the event, by name.
     """
 
     plane: str
@@ -49,22 +48,22 @@ class Span:
 
 
 def read_spans(space: Any, *, mark: str) -> list[Span]:
-    """Kernels, copies, memory and marks of a session, in the order of their starts.
+    """Read kernels, copies, memory and marks of a session, in order of start.
 
     Args:
         space: An XSpace.
-        mark: Name of events of one's own (`tf.profiler.experimental.Trace`).
+        mark: Name of the caller's own events (`tf.profiler.experimental.Trace`).
     """
     spans = [span for plane in space.planes for span in _of_plane(plane, mark)]
     return sorted(spans, key=lambda span: (span.start, span.end))
 
 
 def card_spans(text: str, clock: Callable[[Seconds], Seconds]) -> Iterator[Span]:
-    """Notes of an emulated card's driver.
+    """Read records of an emulated card's driver.
 
     Args:
-        text: A line each, as `lms.emulation.counters.end_trace` writes them.
-        clock: The profiler's time at a time of the card's.
+        text: The file that `lms.emulation.counters.end_trace` wrote.
+        clock: Maps the card's time to the profiler's.
 
     Example:
         >>> (copy,) = card_spans("2 0.5 1.5 0.4 64 D2H", lambda moment: moment + 1)
@@ -85,7 +84,7 @@ def card_spans(text: str, clock: Callable[[Seconds], Seconds]) -> Iterator[Span]
 
 
 def copied_bytes(span: Span) -> int:
-    """Bytes of a copy on a GPU; 0 for what is none.
+    """Return the bytes of a copy on a GPU; 0 for other events.
 
     Example:
         >>> details = "kind_src:pinned kind_dst:device size:4096 dest:0 async:1"
@@ -100,7 +99,7 @@ def copied_bytes(span: Span) -> int:
 def _of_plane(plane: Any, mark: str) -> Iterator[Span]:
     on_device = plane.name.startswith("/device:GPU:")
     for line in plane.lines:
-        # Lines beside the streams repeat their events, by name scope and by step.
+        # Other lines repeat the streams' events, by name scope and by step.
         if on_device and not line.name.startswith("Stream #"):
             continue
         for event in line.events:

@@ -1,9 +1,8 @@
 """A training step over time, measured and predicted: python -m profiling.step_timeline.
 
-The case study's picture of one batch: what computes, what is copied in which direction,
-who waits for whom. The measured lanes come from TensorFlow's own profiler or, on an
-emulated card, from its driver; beside them the simulator's lanes of the same plan on
-measured op times.
+Shows compute, copies in each direction and waits of one batch, as the case study does.
+Measured lanes come from TensorFlow's profiler or, on an emulated card, from the card's
+driver. Predicted lanes come from the simulator, by the plan and measured op times.
 
     python -m lms emulate --dry --card v100-pcie --slow-motion 30 -- \
         python -m profiling.step_timeline --output step.json --budget 57MiB \
@@ -52,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_subject(parser)
-    parser.add_argument("--warmup", type=int, default=20, help="steps before (20)")
-    parser.add_argument("--steps", type=int, default=30, help="steps to measure (30)")
+    parser.add_argument("--warmup", type=int, default=20, help="warm-up steps (20)")
+    parser.add_argument("--steps", type=int, default=30, help="measured steps (30)")
     options = parser.parse_args(arguments)
     try:
         results = _measure(read_subject(options.subject), options)
@@ -68,21 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def add_subject(parser: argparse.ArgumentParser, *, budget: bool = True) -> None:
-    """The words of all commands that take a model."""
+    """Add the arguments of all commands that take a model."""
     parser.add_argument("subject", metavar="FILE.py:function")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     if budget:
         parser.add_argument(
-            "--budget", metavar="SIZE", help="what the step may use; all by default"
+            "--budget", metavar="SIZE", help="memory of the step; all by default"
         )
-        text = "which ops may run twice, as `python -m lms plan` takes it"
+        text = "which ops may be recomputed, as for `python -m lms plan`"
         parser.add_argument(
             "--recompute", choices=RECOMPUTE_WORDS, default="auto", help=text
         )
 
 
 def waits_by_op(graph: GraphView, plan: SwapPlan) -> dict[str, set[tuple[Lane, str]]]:
-    """The copies that each op waits for, by the plan.
+    """Find the copies that each op waits for, by the plan.
 
     Args:
         graph: The step, in any order.
@@ -96,7 +95,7 @@ def waits_by_op(graph: GraphView, plan: SwapPlan) -> dict[str, set[tuple[Lane, s
 
 
 def warm_up(step: "TrainingStep", count: int, advance: Callable[[], None]) -> None:
-    """Run steps that do not count: the first one initialises."""
+    """Run steps without measuring: the first step initialises."""
     for _ in range(max(2, count)):
         step.run()
         advance()
@@ -123,9 +122,9 @@ def _measure(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
 def results_of(
     step: "TrainingStep", known: "StepGraph", session: "Session"
 ) -> dict[str, Any]:
-    """Say what recorded steps took, beside what was predicted of them.
+    """Compare recorded steps with their prediction.
 
-    Seconds are the card's: those of the clock over its slow motion.
+    Seconds are the card's: measured seconds over its slow motion.
 
     Args:
         step: The step that ran.
@@ -159,7 +158,7 @@ def results_of(
 
 
 def _typical(steps: Sequence[Timeline]) -> Timeline:
-    """The step whose length is nearest to the median."""
+    """Choose the step whose length is nearest to the median."""
     middle = median(step.seconds for step in steps)
     return min(steps, key=lambda step: abs(step.seconds - middle))
 

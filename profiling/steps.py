@@ -1,8 +1,7 @@
-"""A model's training step, planned as the library plans it, ready to be profiled.
+"""A model's training step, planned by the library, ready to be profiled.
 
-The step is traced once more beside the library's own trace, for the graph that the
-simulator and the table of costs need: the same step on the same device gives the same
-graph, and the validator would say if it did not.
+A second trace of the step gives the graph for the simulator and the table of costs. Two
+traces of a step on one device give equal graphs; the validator would refuse others.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +32,7 @@ __all__ = ["StepGraph", "TrainingStep", "analyse", "example_batch", "fit_step"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStep:
-    """A step that runs.
+    """A planned step and its batch.
 
     Args:
         fitted: The step; called with `batch`.
@@ -45,21 +44,21 @@ class TrainingStep:
 
     @property
     def report(self) -> StepReport:
-        """The plan, and the memory that was measured."""
+        """The plan, and the measured memory."""
         return self.fitted.report[0]
 
     def run(self) -> None:
-        """One step, until the device has ended it."""
+        """Run a step, and wait until the device has ended it."""
         self.fitted(*self.batch)
         tf.test.experimental.sync_devices()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGraph:
-    """Facts of a step that are known without running it as a whole.
+    """Graph, costs and hardware of a step, known without running the whole step.
 
     Args:
-        graph: Its ops, with scratch.
+        graph: The step's ops, with scratch.
         costs: Measured seconds of each op, without an emulated card's slow motion.
         hardware: The device and its link, likewise.
     """
@@ -77,7 +76,7 @@ def fit_step(
     Args:
         subject: The model and its batch.
         budget: As `LMSCallback` takes it.
-        recompute: The same as a word of `python -m lms plan`.
+        recompute: The knob `recompute` as a word of `python -m lms plan`.
 
     Raises:
         BudgetError: If no plan fits.
@@ -113,7 +112,7 @@ def analyse(subject: Subject, plan: SwapPlan | None = None) -> StepGraph:
 
 
 def example_batch(batch: Sequence[Any]) -> tuple[Any, ...]:
-    """Specs as tensors: floats from 0 to 1, whole numbers 0 or 1. Arrays stay.
+    """Turn specs into tensors: floats from 0 to 1, integers 0 or 1. Arrays stay.
 
     Example:
         >>> (x,) = example_batch([tf.TensorSpec([2, 3])])
@@ -134,7 +133,7 @@ def example_batch(batch: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _step_of(subject: Subject) -> Callable[..., Any]:
-    """A step of the model with its optimizer's slots: they are there before it."""
+    """Return the model's step; builds the optimizer's slots before any trace."""
     model: Any = subject.model
     if not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)

@@ -17,7 +17,7 @@ Results = Mapping[str, Mapping[str, Any]]
 
 
 def markdown(table: Table) -> str:
-    """A table as Markdown.
+    """Format a table as Markdown.
 
     Example:
         >>> print(markdown(("Peak", ["run", "bytes"], [["a", "3"]])))
@@ -33,7 +33,7 @@ def markdown(table: Table) -> str:
 
 
 def markdown_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    r"""Columns and rows as Markdown, without a title.
+    r"""Format columns and rows as Markdown, without a title.
 
     Example:
         >>> print(markdown_rows(["run", "a|b"], [["a", ""]]))
@@ -48,7 +48,7 @@ def markdown_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _steps(results: Results) -> list[Table]:
     head = ["run", "", "step", "utilisation", "host to device", "device to host"]
-    head += ["waits for copies in", "for room", "for the host"]
+    head += ["waits for swap-ins", "for swap-outs", "for the host"]
     rows: list[list[str]] = []
     for name, result in results.items():
         for label, figures in (
@@ -150,7 +150,7 @@ def _costs(results: Results) -> list[Table]:
 
 
 def _overheads(results: Results) -> list[Table]:
-    head = ["run", "with", "step", "against nothing", "quartiles"]
+    head = ["run", "with", "step", "over plain", "quartiles"]
     rows = [
         [
             name,
@@ -162,10 +162,10 @@ def _overheads(results: Results) -> list[Table]:
         for name, result in results.items()
         for way, found in result["ratios"].items()
     ]
-    return [("What measuring costs", head, rows)]
+    return [("Overhead of profilers", head, rows)]
 
 
-# By kind of result.
+# Functions by kind of result.
 TABLES = {
     "step_timeline": _steps,
     "link_bandwidth": _links,

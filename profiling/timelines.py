@@ -1,8 +1,8 @@
-"""Timelines as JSON, and what is read off them: the case study's three figures.
+"""Timelines as JSON, and the case study's figures of a timeline.
 
-Most ops of a step take a few microseconds. Small ops that follow each other closely are
-put together, and small pieces of memory left out; times are rounded to a tenth of a
-microsecond. What is read off is read off the same condensed timeline.
+Most ops of a step take a few microseconds. Small ops in close succession are merged,
+small allocations left out, and times rounded to a tenth of a microsecond. Figures are
+computed from the condensed timeline.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class _Rows:
 
 
 def condensed(timeline: Timeline) -> Timeline:
-    """The timeline with small ops put together and small pieces of memory left out.
+    """Merge small ops of a timeline, and leave out small allocations.
 
     Example:
         >>> def op(name, start, end):
@@ -45,7 +45,7 @@ def condensed(timeline: Timeline) -> Timeline:
         ['2 small ops', 'c']
     """
     ops: list[Interval] = []
-    counts: list[int] = []  # small ops in each; 0 for a large one
+    counts: list[int] = []  # small ops in each op; 0 for a large op
     for op in timeline.lane(Lane.COMPUTE):
         small = op.seconds < _SMALL_OP
         if small and counts and counts[-1] and op.start - ops[-1].end < _SMALL_OP:
@@ -67,7 +67,7 @@ def condensed(timeline: Timeline) -> Timeline:
 
 
 def timeline_to_json(timeline: Timeline) -> dict[str, Any]:
-    """A timeline as rows.
+    """Convert a timeline to rows.
 
     Example:
         >>> op = Interval(lane=Lane.COMPUTE, name="conv", start=0.0, end=0.5)
@@ -92,10 +92,10 @@ def timeline_to_json(timeline: Timeline) -> dict[str, Any]:
 
 
 def timeline_from_json(value: Mapping[str, Any]) -> Timeline:
-    """Read what `timeline_to_json` made, to a tenth of a microsecond.
+    """Read rows of `timeline_to_json`, rounded to a tenth of a microsecond.
 
     Raises:
-        ValueError: If it is something else; says which value.
+        ValueError: If a value is invalid; names the value.
     """
     try:
         rows = as_data(value, _Rows)
@@ -119,7 +119,7 @@ def timeline_from_json(value: Mapping[str, Any]) -> Timeline:
 
 
 def figures_of(timeline: Timeline) -> dict[str, float]:
-    """The numbers that the case study read off a picture ("hidden" in bytes), and gaps.
+    """Compute the case study's figures ("hidden" in bytes), and gaps by cause.
 
     Example:
         >>> op = Interval(lane=Lane.COMPUTE, name="conv", start=0.5, end=1.0)
@@ -143,7 +143,7 @@ def figures_of(timeline: Timeline) -> dict[str, float]:
 
 
 def hidden_bytes(timeline: Timeline, lane: Lane) -> float:
-    """Bytes of a lane's copies that were carried while a kernel ran.
+    """Count bytes of a lane that were copied while a kernel ran.
 
     Example:
         >>> kernel = Interval(lane=Lane.COMPUTE, name="a", start=0.0, end=1.0)
@@ -164,7 +164,7 @@ def _beside(copy: Interval, kernels: Sequence[tuple[Seconds, Seconds]]) -> float
 
 
 def median_figures(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The median of each figure over several steps.
+    """Return the median of each figure over several steps.
 
     Example:
         >>> median_figures([{"seconds": 1.0}, {"seconds": 2.0}, {"seconds": 9.0}])

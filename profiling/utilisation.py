@@ -2,9 +2,9 @@
 
     python -m profiling.utilisation --output use.json -- python train.py
 
-NVIDIA's counters are sampled in a process of its own; the file says how much CPU time
-that took, and which counters a card does not have. An emulated card has few: what it
-did is in a step's timeline (`profiling.step_timeline`).
+A process of its own samples NVIDIA's counters; the file has the sampler's CPU time and
+the counters that a card lacks. An emulated card has few counters: see a step's timeline
+instead (`profiling.step_timeline`).
 """
 
 import argparse
@@ -26,7 +26,7 @@ from profiling.sampler import read_samples, sampling
 
 __all__ = ["main", "summarise"]
 
-# Counters of a GPU that are averaged; the others are listed as they come.
+# Counters of a GPU that are averaged.
 _AVERAGED = (
     "gpu_utilisation",
     "memory_utilisation",
@@ -37,7 +37,7 @@ _AVERAGED = (
     "memory_clock",
     "power",
 )
-_COUNTED = ("nvlink_received", "nvlink_sent")  # since the driver started
+_COUNTED = ("nvlink_received", "nvlink_sent")  # bytes since the driver started
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for gpu in results["gpus"]:
         busy = _number(gpu["gpu_utilisation"])
-        told = "busy: not told" if busy is None else f"busy {busy:.0%}"
+        told = "busy: unknown" if busy is None else f"busy {busy:.0%}"
         print(f"{gpu['name']}: {told} of {seconds:.1f} s")
     print(f"written: {options.output}")
     return code
@@ -70,15 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def summarise(
     head: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A summary of samples.
+    """Summarise samples.
 
     Args:
-        head: The devices.
-        samples: At least one.
+        head: Facts of the devices.
+        samples: At least one sample.
 
     Returns:
-        "device", "sampler_cores" (its share of one core), one entry in "gpus" for each
-        GPU, and the samples themselves.
+        "device", "sampler_cores" (the sampler's share of a core), an entry in "gpus"
+        for each GPU, and the utilisation of all samples.
     """
     times = [sample["at"] for sample in samples]
     length = max(times[-1] - times[0], 1e-9)
@@ -104,7 +104,7 @@ def summarise(
 def _summary(
     counters: Sequence[Mapping[str, Any]], times: Sequence[Seconds]
 ) -> dict[str, Any]:
-    """Means of what one GPU told; a counter without numbers keeps its reason."""
+    """Average counters of a GPU; a counter without numbers keeps its reason."""
     found: dict[str, Any] = {}
     for name in (*_AVERAGED, *_COUNTED):
         told = [
@@ -142,7 +142,7 @@ def _run(
             f"COMMAND must be a program that can be started, got {command[0]!r} "
             f"({error.strerror}). Check its name and path."
         ) from error
-    # Ctrl-C is for the command, which has got it too: let it end.
+    # Ctrl-C reaches the command, too: wait for its end.
     former = signal.signal(signal.SIGINT, lambda *_: None)
     with sampling(interval, samples):
         code = process.wait()

@@ -65,7 +65,7 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
         (("plan",), "arguments are required: FILE.py:function"),
         (("plan", "none.py:made"), "got no such file."),
         (("plan", __file__), "got no function."),
-        (("plan", "README.md:made"), "got a file that is no Python."),
+        (("plan", "README.md:made"), "got a file that does not end with .py."),
         (
             ("plan", f"{__file__}:lms", "--budget", "lots"),
             "argument --budget: `budget` must be a size such as '1.5GiB', got 'lots'.",

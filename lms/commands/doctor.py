@@ -1,6 +1,6 @@
-"""Says what this machine has, what is wrong with it, and what to do.
+"""Checks this machine for training: versions, driver, devices, memory, variables.
 
-Facts in, findings with advice out. The versions are those of `pyproject.toml`. Keras
+Facts in, findings with advice out. Version ranges follow `pyproject.toml`. Keras
 turns XLA on by itself where there is a GPU (jit_compile="auto"). TensorFlow's wheel
 holds code for GPUs up to capability 9 (`tf.sysconfig.get_build_info`).
 """
@@ -23,7 +23,7 @@ from lms.units import format_bytes
 
 __all__ = ["Finding", "Verdict", "doctor", "gather", "judge"]
 
-# From the first of each, below the second.
+# Supported versions: at least the first, below the second.
 _NEEDED = {
     "python": ((3, 11), (3, 14)),
     "tensorflow": ((2, 21), (2, 22)),
@@ -34,12 +34,12 @@ _NEEDED = {
 # The newest major compute capability that TensorFlow's wheel holds code for.
 _BUILT_FOR = 9
 
-# A GPU of which less than one part of so many is in use is free: desktops take that.
+# A GPU is free while at most 1/32 of its memory is in use: desktops take that.
 _FREE = 32
 
 _INSTALL = 'Run `pip install "tflms[gpu]"`.'
 
-_EMULATE = "Try it without: python -m lms emulate --memory 96MiB -- python train.py"
+_EMULATE = "Emulate a GPU: python -m lms emulate --memory 96MiB -- python train.py"
 
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -60,13 +60,13 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        topic: What, in a word.
-        verdict: How bad it is.
-        text: What was found.
-        advice: What to do about it; "" where there is nothing to do.
+        topic: The checked item, in a word.
+        verdict: Severity.
+        text: Facts.
+        advice: The next step; "" where there is nothing to do.
     """
 
     topic: str
@@ -76,7 +76,7 @@ class Finding:
 
 
 def judge(facts: Facts) -> tuple[Finding, ...]:
-    """All findings, topic by topic."""
+    """Return all findings, topic by topic."""
     rules = (
         _versions,
         _tensorflow,
@@ -117,7 +117,7 @@ def _versions(facts: Facts) -> Iterator[Finding]:
 
 def _tensorflow(facts: Facts) -> Iterator[Finding]:
     if facts.installation is None:
-        advice = "Run `python -c 'import tensorflow'` to see all of it."
+        advice = "Run `python -c 'import tensorflow'` to see the whole error."
         yield _problem("loading", facts.failure or "TensorFlow fails", advice)
     elif facts.installation.backend != "tensorflow":
         text = f"Keras uses the backend '{facts.installation.backend}'"
@@ -137,7 +137,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
     if there.cuda is None:
         yield _problem("CUDA", "TensorFlow is built without CUDA", _INSTALL)
     elif driver.cuda and _numbers(driver.cuda)[0] < _numbers(there.cuda)[0]:
-        # Within one major version CUDA runs on drivers that are older.
+        # Within one major version CUDA runs on older drivers.
         yield _problem("CUDA", text, "Install a newer NVIDIA driver.")
     else:
         yield _ok("CUDA", text)
@@ -152,7 +152,7 @@ def _device(facts: Facts) -> Iterator[Finding]:
         text = f"{there.device}{limit} for TensorFlow"
         if there.capability and there.capability[0] > _BUILT_FOR:
             number = _dotted(there.capability)
-            advice = "The first run compiles all kernels: tens of minutes, or it fails."
+            advice = "The first run compiles all kernels for tens of minutes, or fails."
             text += f", which has no code for its compute capability {number}"
             yield _note("device", text, advice)
         else:
@@ -177,14 +177,14 @@ def _others(facts: Facts) -> Iterator[Finding]:
             continue
         text = f"{format_bytes(gpu.used)} of {format_bytes(gpu.memory)} are in use"
         if gpu.used > gpu.memory // _FREE:
-            advice = "Others use it: end them (`nvidia-smi` lists them), or take less."
+            advice = "End other programs (`nvidia-smi` lists them), or set a budget."
             yield _note(f"GPU {number}", f"{gpu.name}: {text}", advice)
         else:
             yield _ok(f"GPU {number}", f"{gpu.name}: {text}")
 
 
 def _pinned(facts: Facts) -> Iterator[Finding]:
-    """Tensors leave a GPU through pinned memory, which may have a limit of its own."""
+    """Check free RAM and the limit of pinned memory, where offloaded tensors lie."""
     free, there = facts.host_free, facts.installation
     written = facts.variable(PINNED_VARIABLE) if there and there.gpus else None
     limit = pinned_limit(dict(facts.variables))
@@ -194,7 +194,7 @@ def _pinned(facts: Facts) -> Iterator[Finding]:
         yield _note("host", "free RAM is unknown", advice)
     elif written is not None and not is_number(written):
         advice = f"Write {PINNED_VARIABLE} as a whole number of MiB."
-        yield _problem("host", f"{PINNED_VARIABLE}={written} is no number", advice)
+        yield _problem("host", f"{PINNED_VARIABLE}={written} is not a number", advice)
     elif written is not None and limit < free:
         text = f"{text}, {format_bytes(limit)} may be pinned for swapped tensors"
         yield _note("host", text, f"Unset {PINNED_VARIABLE} where plans need more.")
@@ -209,7 +209,7 @@ def _xla(facts: Facts) -> Iterator[Finding]:
         text = f"TF_XLA_FLAGS={flags} clusters ops: tensors inside cannot be swapped"
         yield _problem("XLA", text, "Unset it.")
     elif facts.installation is not None and facts.installation.gpus:
-        text = 'Keras turns it on (jit_compile="auto"), LMSCallback off'
+        text = 'Keras turns it on (jit_compile="auto"), LMSCallback turns it off'
         advice = "To compare step times, compile models with jit_compile=False."
         yield _note("XLA", text, advice)
     else:
@@ -222,11 +222,11 @@ def _allocator(facts: Facts) -> Iterator[Finding]:
         return
     name = facts.variable("TF_GPU_ALLOCATOR")
     if name:
-        text = f"TF_GPU_ALLOCATOR={name}: predictions know the default one only"
-        yield _note("allocator", text, "Unset it, so that peaks are as predicted.")
+        text = f"TF_GPU_ALLOCATOR={name}: peaks are predicted for the default allocator"
+        yield _note("allocator", text, "Unset it, so that predictions hold.")
     elif there.growth:
         text = (
-            "GPU memory grows bit by bit; what a step is planned into is taken at once"
+            "GPU memory grows on demand; a planned step takes its whole budget at once"
         )
         advice = "Turn memory growth off (TF_FORCE_GPU_ALLOW_GROWTH, set_memory_growth)"
         yield _note("allocator", text, f"{advice} for the largest models.")
@@ -235,7 +235,7 @@ def _allocator(facts: Facts) -> Iterator[Finding]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Major, minor.
+    """Return major and minor version.
 
     Example:
         >>> _numbers("2.21.0rc1"), _numbers("9")
@@ -277,7 +277,7 @@ def gather() -> Facts:
 
         free = available_host_bytes()
         installation = read_installation()
-    except Exception as error:  # whatever it is, it is what the user needs to know
+    except Exception as error:  # any error of TensorFlow is a finding
         failure = f"{type(error).__name__}: {error}"
     return Facts(
         python=platform.python_version(),

@@ -1,9 +1,9 @@
-"""Ends of a command: its exit code, or one line that says why it could not.
+"""Ends of a command: its exit code, or one line with the cause of its failure.
 
-What a user can mend is told in a line: the value, the rule, what to do. Anything else
-is a mistake in the program, and keeps its traceback; `LMS_DEBUG=1` shows every one.
+An error that the user can mend becomes one line: value, rule, next step. Any other
+error is a bug and keeps its traceback; `LMS_DEBUG=1` shows every traceback.
 
-Known weakness: Python hears of a signal when the op that runs has ended.
+Known weakness: Python handles a signal only after the running op has ended.
 """
 
 import os
@@ -32,12 +32,12 @@ def end_well(
     *,
     advice: Callable[[], str] = str,
 ) -> int:
-    """Run a command, and turn what a user can mend into a line and an exit code.
+    """Run a command; turn errors that a user can mend into a line and an exit code.
 
     Args:
         run: The command; returns its own exit code.
         say: Writes the line.
-        advice: What to do after a signal or a disk's fault, or "".
+        advice: Returns the next step after a signal or a disk's fault, or "".
 
     Returns:
         The command's code; 2 after a bad value or file, 3 where there is too little
@@ -48,7 +48,7 @@ def end_well(
         with _listening(heard):
             return run()
     except BaseException as error:
-        # A library that is being imported makes an error of its own of a signal.
+        # A library whose import is interrupted may raise an error of its own.
         number = heard[0] if heard else None
         if isinstance(error, KeyboardInterrupt):
             number = number or signal.SIGINT
@@ -56,7 +56,7 @@ def end_well(
         if os.environ.get(_DEBUG) or not mendable:
             raise
         if number is None:
-            # After a disk's fault; our own errors have said what to do.
+            # Only after a disk's fault: our own errors name the next step.
             after = advice() if isinstance(error, OSError) and error.errno else ""
             say(f"Error: {_told(error)} {after}".rstrip())
             return _TOO_LITTLE if isinstance(error, MemoryError) else _BAD
@@ -66,23 +66,23 @@ def end_well(
 
 def _told(error: BaseException) -> str:
     if isinstance(error, MemoryError) and not isinstance(error, LMSError):
-        return f"the host must have memory for this, got too little ({error})."
+        return f"the host has too little memory ({error})."
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
     what = "a file" if error.filename is None else f"`{error.filename}`"
-    step = "Look at its path, its permissions, and the room on its disk."
-    return f"{what} must be usable, got: {error.strerror}. {step}"
+    step = "Check its path, its permissions, and the free space on its disk."
+    return f"could not use {what}: {error.strerror}. {step}"
 
 
 @contextmanager
 def _listening(heard: list[signal.Signals]) -> Generator[None, None, None]:
-    """Let SIGTERM end a program as Ctrl-C does: its files are put in order."""
+    """Let SIGTERM end the command as Ctrl-C does, so that files are cleaned up."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         heard.append(signal.Signals(number))
         raise KeyboardInterrupt
 
-    own = (signal.SIG_DFL, signal.default_int_handler)  # no handler of a user's
+    own = (signal.SIG_DFL, signal.default_int_handler)  # a user's handler stays
     numbers = [number for number in _NAMES if signal.getsignal(number) in own]
     with handled(dict.fromkeys(numbers, end)):
         yield

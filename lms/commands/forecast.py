@@ -1,15 +1,14 @@
-"""Forecasts of what a step needs and takes on a device, before it runs anywhere.
+"""Forecasts of a step's memory and time on a device, before the step runs anywhere.
 
     capture ──> measure, or a roofline ──> plan ──> Forecast     nothing is rewritten
 
-On the present device ops are measured, each alone, and the plan is the one that `fit`
-would make there; `fit` counts the batches that its pipeline holds already, which are
-expected here. For other hardware costs come from a roofline, and scratch memory, which
-depends on the kernels there, counts as nothing.
+On the present device each op is measured alone, and the plan is the one that `fit`
+would make; `fit` counts the batches in its pipeline, a forecast estimates them. For
+other hardware costs come from a roofline, and scratch memory, which depends on the
+kernels there, counts as nothing.
 
 Known weaknesses: the graph is the one that TensorFlow makes for the present device, so
-layouts and fused ops may differ elsewhere. A roofline is what hardware could do at
-best.
+layouts and fused ops may differ elsewhere. A roofline is the hardware's upper bound.
 """
 
 import time
@@ -57,13 +56,13 @@ class DeviceWorkload:
 
     Args:
         step: The step.
-        workload: The same for the planner.
-        speeds: How long ops and copies take there.
+        workload: The planner's view of the step.
+        speeds: Times of ops and copies on the device.
         persistent_bytes: Weights, slots and data.
-        device: The device if it is here; None for other hardware.
-        seconds: How long it took to trace and to measure.
-        again: The same by other means.
-        means: Those by which it needs less.
+        device: The device if it is present; None for other hardware.
+        seconds: Time of tracing and measuring.
+        again: Prepares the step anew with other rewrites.
+        means: Rewrites of the step that lower its memory need.
     """
 
     step: TracedStep
@@ -76,7 +75,7 @@ class DeviceWorkload:
     means: Means = NOTHING
 
     def on(self, hardware: Hardware) -> "DeviceWorkload":
-        """The same ops, as fast as they are, with other memory or another link."""
+        """Replace the device's memory and link; times of ops stay."""
         speeds = replace(self.speeds, hardware=hardware)
         return replace(
             self,
@@ -91,11 +90,11 @@ class Forecast:
     """A planned step on some device.
 
     Args:
-        speeds: How long ops and copies take there.
-        report: Its plan and what is predicted of it.
+        speeds: Times of ops and copies on the device.
+        report: The plan and its predictions.
         timeline: The planned step over time.
-        unplanned: The step where there is room for all.
-        on_host: Bytes of variables, and of what loops keep, that find no room.
+        unplanned: The step over time where the memory has no limit.
+        on_host: Bytes of variables, and of lists of loops, that are kept on the host.
     """
 
     speeds: Speeds
@@ -112,18 +111,18 @@ def training_of(
     hardware: Hardware | None = None,
     budget: Bytes | None = None,
 ) -> DeviceWorkload:
-    """The training step of a Keras model, traced as `fit` traces it.
+    """Trace the training step of a Keras model as `fit` does.
 
     Args:
         model: A compiled model.
         specs: The batch, as `batch_specs` returns it.
         hardware: The device; None measures the present one.
-        budget: What a step may use there; None takes the device's memory.
+        budget: Bytes that a step may use there; None takes the device's memory.
 
     Raises:
         UnsupportedError: If a shape is not known, or there is no device to measure.
     """
-    if any(part is None for part in specs):  # no data set has such elements
+    if any(part is None for part in specs):  # no data set has None in an element
         step, batch = step_of_data(model, "train"), [tuple(specs)]
         return workload_of(step, batch, hardware=hardware, budget=budget)
     traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
@@ -168,20 +167,20 @@ def _here(
 ) -> DeviceWorkload:
     if not find_device().is_gpu:
         raise UnsupportedError(
-            "`hardware` must be named where there is no GPU to be measured, got None. "
-            "Name a card (`--hardware v100-pcie`), or measure an emulated one: python "
+            "`hardware` must be named where there is no GPU to measure, got None. "
+            "Name a card (`--hardware v100-pcie`), or measure an emulated card: python "
             "-m lms emulate --memory SIZE -- COMMAND."
         )
     inputs, settings = input_specs(traced), Settings(budget=budget)
     captured, found = capture(traced, inputs, settings, kind="plan", means=means)
     if captured.held_back is not None:
         raise captured.held_back
-    there = sum(map(size_of, means.handles))  # as if it were
+    there = sum(map(size_of, means.handles))  # forecast as on the host
     return DeviceWorkload(
         step=captured.step,
         workload=captured.workload,
         speeds=captured.workload.speeds(),
-        # Slots that were never written share their zeros: less is in use than will be.
+        # Slots that were never written share one buffer of zeros: later use is higher.
         persistent_bytes=max(captured.step.held_bytes, found.persistent - there),
         device=captured.device,
         again=partial(_here, traced, budget),
@@ -214,7 +213,7 @@ def _elsewhere(
 
 
 def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
-    """Plan a step, and play it.
+    """Plan a step and simulate its timeline.
 
     Args:
         subject: The step.

@@ -22,10 +22,10 @@ __all__ = ["Subject", "find_file", "read_subject"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model and what it is trained on.
+    """A model and one batch of its training.
 
     Args:
-        name: As it was written, FILE.py:function.
+        name: FILE.py:function, as the user wrote it.
         model: A compiled Keras model.
         batch: Specs or arrays of one step.
     """
@@ -36,7 +36,7 @@ class Subject:
 
 
 def find_file(name: str) -> tuple[Path, str]:
-    """The file and the function that a name means; nothing is loaded.
+    """Return the file and the function of a name; loads nothing.
 
     Raises:
         ValueError: If there is no such file.
@@ -57,21 +57,21 @@ tf.TensorSpec([8])).
     if not path.is_file():
         raise ValueError(_rule(name, "no such file"))
     if path.suffix != ".py":
-        raise ValueError(_rule(name, "a file that is no Python"))
+        raise ValueError(_rule(name, "a file that does not end with .py"))
     return path, function
 
 
 def read_subject(name: str) -> Subject:
     """Load the file and call the function.
 
-    The file's own folder can be imported from, as if the file were run.
+    The file can import from its own folder, as if the file were run.
 
     Args:
         name: FILE.py:function.
 
     Raises:
-        ValueError: If there is no such file or function, if it fails, or if it returns
-            something else.
+        ValueError: If there is no such file or function, or if the function fails or
+            returns something else.
 
     Example:
         >>> import tempfile
@@ -117,7 +117,7 @@ def _load(path: Path) -> Any:
 
 
 def _guarded(name: str, path: Path, run: Callable[[], Any]) -> Any:
-    """Run the user's code; an error in it is said in one line, with its place."""
+    """Run the user's code; report its error in one line, with the line number."""
     try:
         return run()
     except Exception as error:
@@ -127,7 +127,7 @@ def _guarded(name: str, path: Path, run: Callable[[], Any]) -> Any:
         words = str(error).strip().partition("\n")[0]
         raise ValueError(
             f"`{name}` must run without an error, got {type(error).__name__}{place}: "
-            f"{words}. Call the function in Python to see all of it."
+            f"{words}. Call the function in Python to see the traceback."
         ) from error
 
 

@@ -1,6 +1,6 @@
 """Plans a model's training step before it trains, for this device or another.
 
-The report is the callback's (`lms.report.step`); the tensors that move come with it.
+Prints the callback's report (`lms.report.step`) and the largest swapped tensors.
 """
 
 import json
@@ -33,7 +33,7 @@ __all__ = ["NO_PLAN", "Request", "plan"]
 # Exit code where no plan fits.
 NO_PLAN = 3
 
-# How many swapped tensors are printed.
+# Most swapped tensors that are printed.
 _SHOWN = 10
 
 
@@ -43,9 +43,9 @@ class Request:
 
     Args:
         subject: FILE.py:function.
-        budget: Bytes of device memory; None takes the device's less a margin.
+        budget: Bytes of device memory; None takes all of the device's less a margin.
         hardware: A preset; None measures the present device.
-        link: The preset whose link to the host is taken; None leaves the device's.
+        link: The preset whose link to the host is used; None keeps the device's link.
         planner: "budget", or "threshold" for IBM's rule.
         recompute: As for `LMSCallback`.
         json: File for the whole forecast.
@@ -65,13 +65,13 @@ class Request:
 
 
 def plan(request: Request) -> int:
-    """Plan, print, and write what was asked for.
+    """Plan the step, print the report, write the requested files.
 
     Returns:
         The exit code: 0 where a plan exists, else `NO_PLAN`.
 
     Raises:
-        ValueError: If the subject is not what it must be.
+        ValueError: If the subject or the path of a file is invalid.
     """
     for path in filter(None, (request.json, request.figure, request.output)):
         _check_file(path)
@@ -107,7 +107,7 @@ def plan(request: Request) -> int:
 
 
 def _console() -> Console:
-    """A console as wide as the terminal, or 100 where there is none: names are long."""
+    """Make a console as wide as the terminal, else 100 columns: names are long."""
     console = Console(soft_wrap=True, highlight=False)
     if not console.is_terminal:
         console.width = 100
@@ -119,7 +119,7 @@ def _check_file(path: Path) -> None:
         raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
     if not path.absolute().parent.is_dir():
         raise ValueError(
-            f"`{path}` must be in a folder that exists, got '{path.parent}'. Make it."
+            f"`{path}` must be in an existing folder, got '{path.parent}'. Make it."
         )
 
 
@@ -132,7 +132,7 @@ def _check_format(figure: Path | None) -> None:
 
 
 def _workload(request: Request, subject: Subject) -> DeviceWorkload:
-    """The step; what the model's own code raises, anything at all, in our words."""
+    """Trace the step; an error in the model's own code becomes a ValueError."""
     hardware = None if request.hardware is None else PRESETS[request.hardware]
     try:
         workload = training_of(
@@ -144,8 +144,8 @@ def _workload(request: Request, subject: Subject) -> DeviceWorkload:
         words = next((line for line in str(error).splitlines() if line.strip()), "")
         raise ValueError(
             f"the model of `{subject.name}` must accept its batch, got "
-            f"{type(error).__name__}: {words.strip()} Try `model.train_on_batch` with "
-            "it in Python."
+            f"{type(error).__name__}: {words.strip()} Call `model.train_on_batch` with "
+            "the batch in Python."
         ) from error
     if request.link is None:
         return workload
@@ -157,7 +157,7 @@ def _workload(request: Request, subject: Subject) -> DeviceWorkload:
 
 
 def _check_room(found: Forecast) -> None:
-    """The threshold rule swaps what it swaps: its plan may exceed the budget."""
+    """Refuse a plan above the budget, which the threshold rule may make."""
     report = found.report
     budget, peak = report.budget_bytes or 0, report.predicted_peak_bytes
     if peak > budget + report.margin_bytes:
@@ -170,7 +170,7 @@ def _check_room(found: Forecast) -> None:
 
 
 def _device(speeds: Speeds) -> str:
-    """Say in one line what the numbers are for and where they come from."""
+    """Name the device and the source of its numbers, in one line."""
     hardware = speeds.hardware
     if speeds.costs.source == "measured":
         return f"{hardware.name}, {format_bytes(hardware.memory)}: measured here"
@@ -178,10 +178,10 @@ def _device(speeds: Speeds) -> str:
 
 
 def _moved(found: Forecast) -> list[dict[str, Any]]:
-    """Tensors that leave the device, the largest first; equal ones as they leave.
+    """List swapped tensors, the largest first; equal ones in order of departure.
 
-    `layer` is the scope of the op that makes it, for Keras the path of the layer.
-    `out` and `back` say when its copies start; `out` is None for what the host has.
+    `layer` is the scope of the tensor's producer, for Keras the path of the layer.
+    `out` and `back` are starts of copies; `out` is None where none leaves the device.
     """
     starts: dict[tuple[Lane, str], list[Seconds]] = {}
     for interval in found.timeline.intervals:
@@ -208,12 +208,12 @@ def _show(found: Forecast, moved: list[dict[str, Any]], console: Console) -> Non
     console.print(f"For {_device(found.speeds)}.")
     if found.speeds.costs.source != "measured":
         console.print(
-            "A roofline is the best that hardware could do, and counts no scratch "
-            "memory: expect longer steps and a higher peak."
+            "A roofline is the hardware's upper bound, and counts no scratch memory: "
+            "expect longer steps and a higher peak."
         )
     if found.on_host:
         size = format_bytes(found.on_host)
-        console.print(f"{size} of variables, or of what loops keep, lie on the host.")
+        console.print(f"{size} of variables, or of lists of loops, lie on the host.")
     console.print(table([found.report]), markup=False)
     if moved:
         console.print(_largest(moved))
@@ -235,7 +235,7 @@ def _largest(moved: list[dict[str, Any]]) -> Table:
 
 
 def _data(found: Forecast, moved: list[dict[str, Any]]) -> dict[str, Any]:
-    """All of a forecast, as JSON can hold it."""
+    """Convert a forecast to JSON's types."""
     return found.report.numbers() | {
         "fits": True,
         "on_host_bytes": found.on_host,

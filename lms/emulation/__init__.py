@@ -6,6 +6,6 @@
       computing: kernels are TensorFlow's for the CPU; numbers are real
       dry:       TensorFlow's kernels for GPUs launch nothing; sizes and times alone
 
-`emulate` starts programs on it, `build` compiles it, `card` says what it is like and
-`counters` what it has copied. Nothing else in lms knows whether a card is emulated.
+`emulate` starts programs on the card, `build` compiles it, `card` describes it and
+`counters` counts its copies. No other part of lms knows whether a card is emulated.
 """

@@ -1,14 +1,14 @@
-"""Compile the emulated card for the TensorFlow that is here, once.
+"""Compile the emulated card for the installed TensorFlow, once.
 
     <cache>/emulation/<digest of sources, TensorFlow and compiler>/
-        libcuda.so.1, libcudart.so.12, ...     the driver and what TensorFlow asks for
+        libcuda.so.1, libcudart.so.12, ...     the driver, and names of CUDA's libraries
         computing.so, dry.so                   the two fronts
 
-A build is made in a folder of its own and renamed when it is complete. Others wait
-meanwhile, where files can be locked; the next build removes one that was killed.
+A build has a folder of its own, renamed when complete. Other builds wait meanwhile,
+where files can be locked; the next build removes the remains of a killed one.
 
 Known weakness: the fronts use private C++ of one version of TensorFlow (priorities of
-kernels, its registry), so another version is refused.
+kernels, its registry), so other versions are refused.
 """
 
 import fcntl
@@ -40,7 +40,7 @@ DRIVER: Final = "libcuda.so.1"
 _NATIVE: Final = Path(__file__).parent / "native"
 _VERSION: Final = "2.21."
 
-# Libraries that TensorFlow looks for by name; what it calls of them is in the driver.
+# Libraries that TensorFlow loads by name; the driver holds their functions.
 _LIBRARIES: Final = (
     "libcudart.so.12",
     "libnvidia-ml.so.1",
@@ -61,7 +61,7 @@ _TENSORFLOW: Final = ("-l:libtensorflow_framework.so.2", "-l:libtensorflow_cc.so
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tools:
-    """Tools of a build: TensorFlow's folder and version, and a compiler."""
+    """TensorFlow's folder and version, and the compiler."""
 
     tensorflow: Path
     version: str
@@ -69,10 +69,10 @@ class _Tools:
 
 
 def built() -> Path:
-    """The folder of the compiled card; compiles it first where it is not there.
+    """Return the folder of the compiled card; compile the card first if needed.
 
     Raises:
-        UnsupportedError: If it cannot be compiled here; says what is missing.
+        UnsupportedError: If the card cannot be compiled here; names what is missing.
     """
     tools = _tools()
     folder = _kept_in() / _digest(tools)
@@ -80,7 +80,7 @@ def built() -> Path:
         return folder
     with _alone(folder.parent):
         if not _is_whole(folder):  # another process may have been first
-            shutil.rmtree(folder, ignore_errors=True)  # what a cleaner has left
+            shutil.rmtree(folder, ignore_errors=True)  # a partly deleted build
             _build(tools, folder)
     return folder
 
@@ -93,7 +93,7 @@ def _tools() -> _Tools:
     """Find the tools of a build.
 
     Raises:
-        UnsupportedError: If something is not there; a sentence says which.
+        UnsupportedError: If a tool is missing; names the tool.
     """
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise _cannot(f"Linux on x86-64, got {sys.platform} on {platform.machine()}")
@@ -124,7 +124,7 @@ def _cannot(what: str) -> UnsupportedError:
 
 
 def _version() -> str:
-    """TensorFlow's version, without importing it: that would take seconds."""
+    """Read TensorFlow's version without an import, which would take seconds."""
     for name in ("tensorflow", "tf-nightly"):
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
@@ -132,12 +132,12 @@ def _version() -> str:
 
 
 def _kept_in() -> Path:
-    """The folder of all builds; where nothing is kept, one that a reboot removes."""
+    """Return the folder of all builds; without a cache, a temporary one."""
     folder = cache_folder()
     if folder is not None:
         return folder / "emulation"
     folder = Path(tempfile.gettempdir()) / f"lms-emulation-{os.getuid()}"
-    with suppress(OSError):  # `_alone` says what is wrong
+    with suppress(OSError):  # `_alone` raises the error
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
         if found.st_uid != os.getuid() or found.st_mode & 0o022:
@@ -150,7 +150,7 @@ def _kept_in() -> Path:
 
 
 def _digest(tools: _Tools) -> str:
-    """A name for all that a build depends on."""
+    """Digest all inputs of a build."""
     files = (*_NATIVE.iterdir(), Path(__file__), Path(missing.__file__))
     sources = sorted((path.name, path.read_text()) for path in files)
     libraries = sorted(tools.tensorflow.glob("libtensorflow_*.so.2"))
@@ -160,7 +160,7 @@ def _digest(tools: _Tools) -> str:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One build at a time, if there are locks; says that another one is under way."""
+    """Lock the folder for one build, where locks work; print if another build runs."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
@@ -188,10 +188,10 @@ def _say(text: str) -> None:
 
 
 def _build(tools: _Tools, folder: Path) -> None:
-    """Compile into a folder of its own, then rename it.
+    """Compile into a temporary folder, then rename the folder.
 
     Raises:
-        UnsupportedError: If the compiler fails; says what it said.
+        UnsupportedError: If the compiler fails; quotes the compiler.
     """
     _say(f"Compiling the emulated card for TensorFlow {tools.version}: a minute, once.")
     start = time.monotonic()
@@ -204,7 +204,7 @@ def _build(tools: _Tools, folder: Path) -> None:
         _compile([_front(tools, at, name) for name in _FRONTS])
         at.rename(folder)
     except OSError:
-        if not _is_whole(folder):  # without locks another one may have been first
+        if not _is_whole(folder):  # without locks another build may have been first
             raise
     finally:
         shutil.rmtree(at, ignore_errors=True)
@@ -212,7 +212,7 @@ def _build(tools: _Tools, folder: Path) -> None:
 
 
 def _compile(commands: Sequence[Sequence[str]]) -> None:
-    """Run compilers side by side, and wait for all."""
+    """Run compilers in parallel, and wait for all."""
     running = [
         subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -223,8 +223,8 @@ def _compile(commands: Sequence[Sequence[str]]) -> None:
     for process, text in zip(running, said, strict=True):
         if process.returncode != 0:
             raise UnsupportedError(
-                "the emulated card must be compiled, got an error of the compiler: "
-                f"{text.strip()[:2000]}. Try another one: CXX=g++-12."
+                "could not compile the emulated card: "
+                f"{text.strip()[:2000]}. Try another compiler: CXX=g++-12."
             )
 
 
@@ -241,7 +241,7 @@ def _driver(tools: _Tools, at: Path) -> list[str]:
 
 
 def _library(tools: _Tools, at: Path, name: str) -> list[str]:
-    """A library of nothing that brings the driver with it."""
+    """Return the command for an empty library that loads the driver."""
     return [
         *(tools.compiler, "-shared", f"-Wl,-soname,{name}", "-o", str(at / name)),
         *("-x", "c++", os.devnull, "-x", "none", "-Wl,--no-as-needed"),

@@ -1,8 +1,8 @@
 """An emulated card, described by the variables that its driver reads.
 
-Sizes are bytes, rates bytes or operations per second. A rate that is not given takes no
-time. Memory is what TensorFlow may use: the driver reports more, by what TensorFlow
-keeps for the system (`MinSystemMemory` in TensorFlow's gpu_device.cc).
+Sizes are bytes, rates bytes or operations per second. Work without a rate takes no
+time. Memory is TensorFlow's limit: the driver reports more, by the bytes that
+TensorFlow keeps for the system (`MinSystemMemory` in TensorFlow's gpu_device.cc).
 """
 
 import math
@@ -18,11 +18,11 @@ __all__ = ["CAPABILITIES", "card_variables", "emulated_memory", "memory_variable
 _MEMORY: Final = "LMS_CARD_MEMORY"
 _MOST_CARDS: Final = 8
 
-# Below this TensorFlow's runtime itself finds no room.
+# Least memory of a card: TensorFlow's runtime itself takes 1 MiB.
 _LEAST_MEMORY: Final[Bytes] = MIB
 
-# CUDA's compute capability times ten, by the beginning of a preset's name: from 80 on
-# TensorFlow leaves the channels of float32 convolutions last.
+# CUDA's compute capability times ten, by the start of a preset's name. From 80 on
+# TensorFlow keeps float32 convolutions in channels-last layout.
 CAPABILITIES: Final[Mapping[str, int]] = {
     "v100": 70,
     "t4": 75,
@@ -48,19 +48,19 @@ def card_variables(
     dry: bool = False,
     slow_motion: float = 1.0,
 ) -> dict[str, str]:
-    """The variables of emulated cards that are alike.
+    """Return the variables of equal emulated cards.
 
     Args:
-        memory: What TensorFlow may use of each card, such as "96MiB" or a number of
-            bytes; None for that of `card`.
-        cards: How many there are, from 1 to 8.
-        link: The link to the host; None for that of `card`, or one without a limit.
-        card: A preset whose memory, rates and link are taken; None for a card whose
-            kernels take as long as the CPU does.
-        dry: Whether nothing is computed: sizes and times are those of a step at its
-            true size, numbers are zeros. Needs `card`.
-        slow_motion: How many times as long all that is modelled takes: at least 1.
-            Large enough, the host looks as fast as it is beside a card.
+        memory: TensorFlow's limit on each card, such as "96MiB" or a number of bytes;
+            None for the memory of `card`.
+        cards: Number of cards, from 1 to 8.
+        link: The link to the host; None for the link of `card`, else an unlimited one.
+        card: A preset of memory, rates and link; None for a card whose kernels take as
+            long as the CPU does.
+        dry: Whether kernels compute nothing: memory and times are the step's, numbers
+            are zeros. Needs `card`.
+        slow_motion: Factor on all modelled times, at least 1. A large factor makes the
+            host as fast beside the emulated card as beside a real one.
 
     Raises:
         TypeError: If `memory` is neither text nor a whole number.
@@ -105,7 +105,7 @@ def card_variables(
 
 
 def memory_variable(memory: str | int) -> dict[str, str]:
-    """The one variable in which cards of different memory differ; else as above.
+    """Return the variable that sets a card's memory.
 
     Example:
         >>> memory_variable("2MiB")
@@ -115,7 +115,7 @@ def memory_variable(memory: str | int) -> dict[str, str]:
 
 
 def emulated_memory(environ: Mapping[str, str] = os.environ) -> Bytes | None:
-    """Memory of the emulated card that a process was started with; None without one."""
+    """Return the memory of this process's emulated card; None without a card."""
     text = environ.get(_MEMORY)
     return None if text is None else int(text)
 
@@ -123,7 +123,7 @@ def emulated_memory(environ: Mapping[str, str] = os.environ) -> Bytes | None:
 def _hardware(card: str | None, *, dry: bool) -> Hardware | None:
     if card is None and dry:
         raise ValueError(
-            "`card` must be named where nothing is computed, got None. Name one of "
+            "`card` must be named for a dry card, got None. Name one of "
             f"{', '.join(PRESETS)}."
         )
     if card is not None and card not in PRESETS:

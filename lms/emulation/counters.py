@@ -1,4 +1,4 @@
-"""Counts of what this process's emulated card has done, kept by its driver."""
+"""Counters and traces of this process's emulated card, kept by the card's driver."""
 
 import ctypes
 import os
@@ -24,7 +24,7 @@ def _driver() -> Any:
 
 
 def counter(name: str) -> int:
-    """A count since the process began.
+    """Read a counter of the card since the process began.
 
     Args:
         name: `h2d`, `d2h` or `d2d` for bytes copied; with `_copies` for their number,
@@ -34,7 +34,7 @@ def counter(name: str) -> int:
 
     Raises:
         OSError: If the process has no emulated card.
-        ValueError: If there is no such count.
+        ValueError: If there is no such counter.
     """
     found = _driver().lms_card_counter(name.encode())
     if found < 0:
@@ -43,23 +43,23 @@ def counter(name: str) -> int:
 
 
 def now() -> float:
-    """Seconds on the card's clock, as traces have them."""
+    """Return seconds on the card's clock, the clock of traces."""
     return _driver().lms_card_now()
 
 
 def begin_trace() -> None:
-    """Begin to note each kernel and copy."""
+    """Begin to record each kernel and copy."""
     _driver().lms_card_trace(None)
 
 
 def end_trace(path: str) -> None:
-    """Write what was noted, a line each.
+    """Write the recorded kernels and copies, a line each.
 
-    Lane (0 kernels, 1 to the device, 2 to the host), the seconds of its begin, its end
-    and of when the host queued it, bytes, name.
+    A line has the lane (0 kernels, 1 to the device, 2 to the host), seconds of begin,
+    end and queueing by the host, bytes, name.
 
     Raises:
-        OSError: If the file cannot be written; what was noted is kept.
+        OSError: If the file cannot be written; the record is kept.
     """
     if failed := _driver().lms_card_trace(path.encode()):
         raise OSError(failed, os.strerror(failed), path)

@@ -1,9 +1,9 @@
-"""Start programs on an emulated card, or turn this process's first lines into one.
+"""Start programs on an emulated card, or give this process a card.
 
     python -m lms emulate --memory 64MiB -- python train.py     another program
     lms.emulate.limit_memory("64MiB")                           this one, first line
 
-Where the machine has a card of its own, it is hidden from such programs alone.
+A real card of the machine is hidden from these programs alone.
 """
 
 import ctypes
@@ -31,17 +31,17 @@ def environment(
 ) -> dict[str, str]:
     """Make the environment of a program that is to run on an emulated card.
 
-    The card is compiled first where that was not done yet, which takes a minute.
+    The first call compiles the card, which takes a minute.
 
     Args:
-        memory: What TensorFlow may use of the card, such as "96MiB".
-        inherited: Variables that are added to; by default this process's.
+        memory: TensorFlow's limit on the card, such as "96MiB".
+        inherited: Variables to extend; by default this process's.
         **card: The other arguments of `lms.emulation.card.card_variables`.
 
     Raises:
-        LMSError: If `inherited` is that of a program on an emulated card.
+        LMSError: If `inherited` is the environment of a program on an emulated card.
         TypeError: If `memory` is neither text nor a whole number.
-        UnsupportedError: If no card can be emulated here; says why.
+        UnsupportedError: If no card can be emulated here; names the reason.
         ValueError: If a value breaks its rule.
 
     Example:
@@ -68,7 +68,7 @@ def environment(
 
 
 def limit_memory(memory: str | int | None = None, **card: Any) -> None:
-    """Give this process an emulated card, before TensorFlow is there.
+    """Give this process an emulated card, before TensorFlow is imported.
 
     Args:
         memory: As in `environment`.
@@ -76,7 +76,7 @@ def limit_memory(memory: str | int | None = None, **card: Any) -> None:
 
     Raises:
         LMSError: If TensorFlow was imported already, or the process has another
-            emulated card. The same one, as in children that are spawned, stays.
+            emulated card. An equal card, as in spawned children, stays.
         TypeError: As in `environment`.
         UnsupportedError: As in `environment`.
         ValueError: As in `environment`.
@@ -104,9 +104,9 @@ def limit_memory(memory: str | int | None = None, **card: Any) -> None:
 def load() -> None:
     """Load the card's libraries into this process, so that TensorFlow finds them.
 
-    For a server that imports TensorFlow and forks: `LMS_CARD_*` are read when the first
-    op runs, so each child may have a card of its own. A child calls `TF_InitKernel` of
-    the front first.
+    For a server that imports TensorFlow and forks: the first op reads `LMS_CARD_*`, so
+    each child may have a card of its own. A child first calls the front's
+    `TF_InitKernel`.
     """
     for name in sorted(built().glob("lib*.so.*"), key=lambda path: path.name != DRIVER):
         ctypes.CDLL(str(name), mode=ctypes.RTLD_GLOBAL)
@@ -139,11 +139,11 @@ def run(
 
 
 def become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
-    """Replace this process by a command: signals and exit code are the command's.
+    """Replace this process by a command, with the command's signals and exit code.
 
     Args:
         command: The program and its arguments; `--` before them is left out.
-        variables: All of its environment.
+        variables: The command's whole environment.
 
     Raises:
         ValueError: If there is no program, or it cannot be started.
@@ -163,12 +163,11 @@ def become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
 
 
 def _settings(card: Mapping[str, str], xla: str) -> dict[str, str]:
-    """TensorFlow's own variables.
+    """Return TensorFlow's own variables.
 
-    oneDNN is switched on: without it, 3D convolutions need about three times the
-    memory, and ten times the time. There is nothing to tune on a dry card, and XLA,
-    where it is asked for a program's memory, would run what it tunes. Workers sum
-    without NCCL.
+    oneDNN is on: 3D convolutions without oneDNN need about three times the memory and
+    ten times the time. Autotuning is off: a dry card has nothing to tune, and XLA would
+    run its candidates when asked for a program's memory. Workers sum without NCCL.
     """
     cards = range(int(card["LMS_CARD_COUNT"]))
     dry = card["LMS_CARD_DRY"] == "1"

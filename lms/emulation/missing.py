@@ -1,8 +1,8 @@
 """C++ text of CUDA functions that TensorFlow may look up and the card does not have.
 
-The names come from the wheel itself: TensorFlow's stubs of CUDA's libraries look each
-function up by its name. Those of cuDNN, cuBLAS and the like succeed and do nothing, or
-launch where they would work; those of the driver and the runtime fail, aloud.
+The names come from the wheel: TensorFlow's stubs of CUDA's libraries look each function
+up by its name. Functions of cuDNN, cuBLAS and other math libraries do nothing, or count
+a launch where they would compute; functions of driver and runtime print and fail.
 """
 
 import re
@@ -23,7 +23,7 @@ extern "C" {
 
 
 def names_in(library: Path) -> list[str]:
-    """The functions of CUDA's libraries that a shared library defines stubs for."""
+    """List functions of CUDA's libraries for which a shared library has stubs."""
     shown = subprocess.run(
         ["nm", "-D", "--defined-only", str(library)],
         check=True,
@@ -35,7 +35,7 @@ def names_in(library: Path) -> list[str]:
 
 
 def missing_functions(names: Iterable[str]) -> str:
-    """A C++ source with a weak function for each name.
+    """Write a C++ source with a weak function for each name.
 
     Example:
         >>> "cudnnCreate" in missing_functions(["cudnnCreate"])

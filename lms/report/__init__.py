@@ -1,1 +1,1 @@
-"""All that is shown: the report of a step, how far a plan is, figures."""
+"""Reports of steps, progress displays, figures."""

@@ -1,11 +1,11 @@
-"""Draws what a step does over time: the profiler's picture of the case study.
+"""Draws ops, copies and memory of a step over time, as a profiler does.
 
     device to host   ████  ██
     host to device            ████  ███
     compute          ███████░░░████░░██████
     memory           the bytes of the step on the device
 
-Hatched is where the device waits: for a swap-in, or for room that a swap-out frees.
+Hatches are waits: for a swap-in, for bytes that a swap-out frees, or for a launch.
 """
 
 from collections.abc import Sequence
@@ -54,10 +54,10 @@ def draw_lanes(
     """Draw steps below each other on one axis of time.
 
     Args:
-        timelines: What each is called, and the step; one to four.
-        path: PNG to write; written under another name first, so it is never half done.
-        title: What is seen, in one line.
-        note: Where the numbers come from, in one line.
+        timelines: Label and timeline of each step; one to four.
+        path: PNG to write, first under another name: the file is never half written.
+        title: Headline, one line.
+        note: Source of the numbers, one line.
 
     Raises:
         ValueError: If there are no timelines, too many, or one without intervals.
@@ -129,7 +129,7 @@ def _draw_busy(axes: Axes, label: str, timeline: Timeline, longest: Seconds) -> 
 
 
 def _hatched(cause: Cause) -> dict[str, Any]:
-    """The look of a wait, in the colour of the lane that is waited for."""
+    """Return the style of a wait, in the colour of the awaited lane."""
     colours = {"facecolor": tint(_WAIT[cause]), "edgecolor": _WAIT[cause]}
     return {**colours, "hatch": "////", "linewidth": 0}
 
@@ -137,7 +137,7 @@ def _hatched(cause: Cause) -> dict[str, Any]:
 def _merged(
     intervals: Sequence[Interval], least: Seconds
 ) -> list[tuple[Seconds, Seconds]]:
-    """Starts and lengths; gaps that no one could see are closed."""
+    """Return starts and lengths of spans; gaps below `least` are closed."""
     spans: list[list[Seconds]] = []
     for interval in sorted(intervals, key=lambda i: i.start):
         if spans and interval.start - spans[-1][1] < least:
@@ -163,7 +163,7 @@ def _explain(axes: Axes) -> None:
     axes.legend(
         handles=[
             Patch(label="waits for a swap-in", **_hatched(Cause.SWAP_IN)),
-            Patch(label="waits for room: a swap-out", **_hatched(Cause.SWAP_OUT)),
+            Patch(label="waits for a swap-out", **_hatched(Cause.SWAP_OUT)),
         ],
         loc="lower right",
         bbox_to_anchor=(1.0, 1.0),

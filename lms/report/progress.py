@@ -1,7 +1,7 @@
-"""Says what a preparation waits for: a line at once, and a bar if it takes long.
+"""Shows the progress of a preparation: a line at once, a bar if it takes long.
 
-Whoever shows something puts a display around the work (`displayed`); the work tells it
-how far it is (`tell`, `track`), and needs not know whether anybody looks.
+The caller puts a display around the work (`displayed`). The work reports its progress
+(`tell`, `track`), with or without a display.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,14 +24,14 @@ from lms.units import Seconds
 
 __all__ = ["displayed", "tell", "track"]
 
-# After so long a bar is shown, if there is a terminal.
+# Seconds until a terminal shows the bar.
 _PATIENCE: Seconds = 5.0
 
 T = TypeVar("T")
 
 
 class _Display:
-    """Lines on a console, and a bar that comes late and leaves nothing behind."""
+    """Lines on a console, and a late bar that is erased at the end."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -62,7 +62,7 @@ class _Display:
     def close(self) -> None:
         self._timer.cancel()
         if self._timer.is_alive():
-            self._timer.join()  # it may just have begun to show the bar
+            self._timer.join()  # the timer may be starting the bar
         if self._bar.live.is_started:  # else rich would print an empty line
             self._bar.stop()
 
@@ -72,7 +72,7 @@ _display: ContextVar[_Display | None] = ContextVar("display", default=None)
 
 @contextmanager
 def displayed(console: Console) -> Iterator[None]:
-    """Show what is told within it.
+    """Show the progress of the work in the `with` block.
 
     Example:
         >>> from io import StringIO
@@ -92,18 +92,18 @@ def displayed(console: Console) -> Iterator[None]:
 
 
 def tell(line: str) -> None:
-    """Say what begins now, and takes longer than a moment."""
+    """Show a line about work that begins now and takes longer than a moment."""
     display = _display.get()
     if display is not None:
         display.line(line)
 
 
 def track(what: str, items: Iterable[T]) -> Iterator[T]:
-    """Items in turn; the bar shows how many there were.
+    """Yield items in turn; the bar counts them.
 
     Args:
-        what: What is done with them, such as "measuring ops".
-        items: Counted if they are a sequence.
+        what: The work on the items, such as "measuring ops".
+        items: The bar shows the total of a sequence.
 
     Example:
         >>> list(track("measuring ops", [1, 2]))

@@ -1,7 +1,7 @@
 """Plan and measurements of one traced step: one value, one line, one table, one JSON.
 
 The callback, `fit_in_memory` and `python -m lms plan` all show this value; before a
-training, what would be measured is None.
+training, measured fields are None.
 
 Words: peaks and `persistent_bytes` count everything in the device's allocator, weights,
 optimizer slots and data included; `lower_bound_bytes` is the largest single-op working
@@ -27,17 +27,17 @@ __all__ = ["StepReport", "StepTimeline", "headline", "table"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """One traced function and signature.
+    """The plan and measurements of one traced function and signature.
 
     Args:
         kind: `train`, `test`, `predict`, or `step` for a custom loop.
         signature: Shapes of the inputs, readable.
         plan: The plan that runs; it has no swaps when everything fits.
-        budget_bytes: What the step may use, or None where there is no limit.
-        margin_bytes: What was left out of the device's limit for the allocator.
+        budget_bytes: Bytes that the step may use; None without a limit.
+        margin_bytes: Bytes of the device's limit that are left to the allocator.
         predicted_peak_bytes: Peak of the plan, allocator losses included, with copies
-            at the speed that was measured. Where the losses depend on what is not
-            known, halfway between the lowest and the highest.
+            at the measured speed. Where the losses are uncertain, the midpoint of the
+            lowest and the highest peak.
         measured_peak_bytes: The allocator's own peak after the first step; None
             where it keeps no statistics or only one step ran.
         unplanned_peak_bytes: Predicted peak without any swap, in TensorFlow's order.
@@ -45,26 +45,26 @@ class StepReport:
         lower_bound_bytes: The largest single-op working set.
         swapped_out_bytes: Copied to the host in each step.
         swapped_in_bytes: Copied back in each step.
-        host_peak_bytes: Host memory held by swapped tensors, predicted.
+        host_peak_bytes: Predicted host memory of offloaded tensors.
         swap_count: Tensors that leave the device in each step.
         planning_seconds: From the graph to the plan: schedule, search, placement.
-        preparation_seconds: All of it, from the start of tracing to the callable.
-        predicted_seconds: How long a step should take by the costs of ops and copies.
-            This and the next five are None where no costs are known: a training whose
-            step fits measures none.
-        unplanned_seconds: The same for the ops alone, each run once.
+        preparation_seconds: From the start of tracing to the callable.
+        predicted_seconds: Predicted time of the step, by the costs of ops and copies.
+            This field and the next five are None where no costs are known: a training
+            whose step fits measures none.
+        unplanned_seconds: Predicted time of the ops alone, each run once.
         utilisation: Share of the step in which the device computes, 0 to 1.
         launch_share: Share in which the device waits for the host to start an op.
         h2d_bytes_per_second: Rate of copies to the device; 0 without copies.
         d2h_bytes_per_second: Rate of copies to the host; 0 without copies.
-        replans: How often it ran out of memory and was planned anew.
-        unknown_memory: Names of loops whose memory is not known and not predicted, and
-            of ops whose outputs may be of any size, which is guessed.
+        replans: How often the step ran out of memory and was replanned.
+        unknown_memory: Names of loops whose memory is not predicted, and of ops whose
+            output size is a guess.
         other_bytes: Persistent bytes that are neither the model's nor a batch's. Arrays
             that `fit` was given are among them: they lie on the device whole, unless
             their `tf.data.Dataset` is made within `tf.device("CPU:0")`.
-        ops_cut: Ops that run in parts, as no plan fits with whole ones.
-        not_planned: Why there is no plan, where the step runs all the same; else None.
+        ops_cut: Ops that are split into chunks, as no plan fits with whole ones.
+        not_planned: Why the step runs without a plan; else None.
     """
 
     kind: str
@@ -107,13 +107,13 @@ class StepReport:
 
     @property
     def slowdown(self) -> float | None:
-        """Seconds of the planned step over those with room for all."""
+        """Ratio of predicted seconds, planned over unplanned."""
         if not self.predicted_seconds or not self.unplanned_seconds:
             return None
         return self.predicted_seconds / self.unplanned_seconds
 
     def numbers(self) -> dict[str, Any]:
-        """All but the plan itself, as JSON can hold it."""
+        """Return all fields but the plan, and derived numbers, in JSON's types."""
         names = [f.name for f in fields(self) if f.name != "plan"]
         found = {name: getattr(self, name) for name in names}
         return found | {
@@ -127,16 +127,16 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeline:
-    """Predicted memory over one step, without a plan and with it.
+    """Predicted memory over one step, without and with a plan.
 
     Args:
         kind: As in the step's report.
         signature: As in the step's report.
         unplanned: Bytes of the step at each op, nothing ordered, nothing swapped.
         planned: Bytes of the step at each op of the plan's order.
-        persistent_bytes: What lies below both curves.
+        persistent_bytes: Bytes below both curves.
         lanes: The planned step over time; None where nothing is swapped.
-        graph: The ops that run, those that run twice included.
+        graph: The ops that run, recomputed ones included.
     """
 
     kind: str
@@ -149,7 +149,7 @@ class StepTimeline:
 
 
 def headline(report: StepReport) -> str:
-    """One line for one plan."""
+    """Summarise a report in one line."""
     start = f"LMS {report.kind} step ({report.signature}): "
     needs = format_bytes(report.unplanned_peak_bytes) + _unknown(report.unknown_memory)
     if report.budget_bytes is None:
@@ -163,7 +163,7 @@ def headline(report: StepReport) -> str:
         return f"{start}needs {needs}, fits in {budget}, nothing is swapped"
     planned = f"planned into {budget}"
     if report.unplanned_peak_bytes <= report.budget_bytes:
-        planned = f"not sure to fit in {budget} in any order of ops, planned"
+        planned = f"may exceed {budget} in another order of ops, planned"
     return (
         f"{start}needs {needs}, {planned}: "
         f"{format_bytes(report.predicted_peak_bytes)} with {_swapped(report)}"
@@ -179,7 +179,7 @@ def _swapped(report: StepReport) -> str:
 
 
 def _unknown(names: Sequence[str]) -> str:
-    """Words beside a need, if it includes loops or ops of unknown memory.
+    """Mark a memory need that includes loops or ops of unknown memory.
 
     Example:
         >>> _unknown(["while"]), _unknown([])
@@ -196,8 +196,7 @@ def _besides(report: StepReport) -> str:
     ops = "op" if again == 1 else "ops"
     text = f", {again} {ops} recomputed" if again else ""
     if report.slowdown:
-        text += f", predicted to take {report.slowdown:.2f} times as long"
-        text += " as with room for all"
+        text += f", predicted to take {report.slowdown:.2f} times as long as unplanned"
     return text
 
 
@@ -205,11 +204,11 @@ def _again(report: StepReport) -> str:
     if report.replans == 0:
         return ""
     times = "once" if report.replans == 1 else f"{report.replans} times"
-    return f"; ran out of memory and planned anew {times}"
+    return f"; ran out of memory and was replanned {times}"
 
 
 def table(reports: Sequence[StepReport]) -> str:
-    """The reports as a text table, one column for each.
+    """Lay out reports as a text table, one column for each.
 
     Example:
         >>> print(table([]))
@@ -239,7 +238,7 @@ def table(reports: Sequence[StepReport]) -> str:
 
 
 def _text(name: str, write: Callable[[Any], str]) -> Callable[[StepReport], str]:
-    """A writer of an attribute; it writes "" where a report does not know it."""
+    """Return a function that formats a report's attribute; None gives ""."""
 
     def text(report: StepReport) -> str:
         value = getattr(report, name)
@@ -253,7 +252,7 @@ def _rate(bytes_per_second: float) -> str:
 
 
 def _measured(report: StepReport) -> str:
-    """The measured peak; it is marked where it is above the budget."""
+    """Format the measured peak; mark a peak above the budget."""
     measured, budget = report.measured_peak_bytes, report.budget_bytes
     if measured is None:
         return ""
@@ -265,33 +264,33 @@ def _other(report: StepReport) -> str:
     return format_bytes(report.other_bytes) if report.other_bytes > MIB else ""
 
 
-# The rows of a table, and what they say of a step; a row without any text is left out.
+# Rows of a table: label, and text for a report; a row without any text is left out.
 _ROWS: tuple[tuple[str, Callable[[StepReport], str]], ...] = (
     ("budget", _text("budget_bytes", format_bytes)),
     ("margin kept below the limit", _text("margin_bytes", format_bytes)),
-    ("peak, nothing planned (predicted)", _text("unplanned_peak_bytes", format_bytes)),
+    ("peak, unplanned (predicted)", _text("unplanned_peak_bytes", format_bytes)),
     ("loops and ops of unknown memory", lambda r: str(len(r.unknown_memory) or "")),
     ("peak, predicted", _text("predicted_peak_bytes", format_bytes)),
     ("peak, measured", _measured),
     ("persistent", _text("persistent_bytes", format_bytes)),
-    ("of these neither the model's nor a batch's", _other),
+    ("persistent, not of model or batch", _other),
     ("lower bound (one op)", _text("lower_bound_bytes", format_bytes)),
     ("swapped out", _text("swapped_out_bytes", format_bytes)),
     ("swapped in", _text("swapped_in_bytes", format_bytes)),
     ("host memory", _text("host_peak_bytes", format_bytes)),
     ("tensors swapped", _text("swap_count", str)),
     ("ops recomputed", _text("recomputed_ops", str)),
-    ("ops cut into parts", lambda r: str(r.ops_cut or "")),
+    ("ops split", lambda r: str(r.ops_cut or "")),
     ("planner", lambda r: r.plan.planner),
     ("chosen", lambda r: r.plan.chosen),
-    ("step, nothing planned (predicted)", _text("unplanned_seconds", format_seconds)),
+    ("step, unplanned (predicted)", _text("unplanned_seconds", format_seconds)),
     ("step, predicted", _text("predicted_seconds", format_seconds)),
     ("slowdown", _text("slowdown", "{:.2f}".format)),
     ("device utilisation", _text("utilisation", "{:.0%}".format)),
-    ("waiting for ops to be started", _text("launch_share", "{:.0%}".format)),
+    ("waits for launches", _text("launch_share", "{:.0%}".format)),
     ("copies, host to device", _text("h2d_bytes_per_second", _rate)),
     ("copies, device to host", _text("d2h_bytes_per_second", _rate)),
     ("planning", _text("planning_seconds", "{:.1f} s".format)),
-    ("with tracing", _text("preparation_seconds", "{:.1f} s".format)),
-    ("planned anew", lambda r: str(r.replans or "")),
+    ("tracing and planning", _text("preparation_seconds", "{:.1f} s".format)),
+    ("replans", lambda r: str(r.replans or "")),
 )

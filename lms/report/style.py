@@ -1,4 +1,4 @@
-"""One style for all figures: no legend to look up, labels beside what they name.
+"""The style of all figures: labels stand beside their curves, not in a legend.
 
 Colours stay apart for colour-blind eyes: Okabe and Ito, "Color Universal Design", 2008.
 """
@@ -22,7 +22,7 @@ __all__ += ["beside", "calm", "new_figure", "plain", "save", "tint"]
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 VERMILION, ORANGE, PURPLE = "#D55E00", "#E69F00", "#CC79A7"
 COLOURS = (VERMILION, BLUE, GREEN)
-# Greys for what is not a curve.
+# Greys for text and axes.
 INK, MUTED = "#222222", "#6B6B6B"
 _DPI = 150
 FONT = 11.0  # points
@@ -30,28 +30,28 @@ FONT = 11.0  # points
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Bytes as the axis counts them: one unit for a whole figure."""
+    """The unit of bytes on all axes of a figure."""
 
     size: int
     unit: str
 
     @classmethod
     def of(cls, largest: int) -> "Scale":
-        """The unit in which `largest` is easy to read."""
+        """Choose GiB where `largest` is at least 2 GiB, else MiB."""
         return cls(GIB, "GiB") if largest >= 2 * GIB else cls(MIB, "MiB")
 
     def values(self, sizes: Sequence[int], base: int = 0) -> list[float]:
-        """Sizes above `base` in this unit."""
+        """Convert sizes, each plus `base`, to this unit."""
         return [(size + base) / self.size for size in sizes]
 
     def text(self, size: int) -> str:
-        """A size with its unit."""
+        """Format a size with its unit."""
         value = size / self.size
         return f"{value:.3g} {self.unit}" if value < 100 else f"{value:.0f} {self.unit}"
 
 
 def new_figure(width: float, height: float, *, title: str, note: str) -> Figure:
-    """A figure of that many inches with a headline, and a line of sources below."""
+    """Make a figure, sized in inches, with a headline and a line of sources below."""
     figure = Figure(figsize=(width, height), dpi=_DPI)
     FigureCanvasAgg(figure)
     top, bottom = 1 - 0.31 / height, 0.112 / height
@@ -61,20 +61,20 @@ def new_figure(width: float, height: float, *, title: str, note: str) -> Figure:
 
 
 def tint(colour: str, share: float = 0.14) -> tuple[float, float, float]:
-    """A share of the colour mixed with white, opaque: one area may cover another."""
+    """Mix a share of the colour with white, opaque: one area may cover another."""
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(colour))
     return red, green, blue
 
 
 def calm(axes: Axes) -> None:
-    """No more ink than the axes need."""
+    """Hide the top and right line of the axes, and grey the others."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(which="both", colors=MUTED, labelsize=FONT - 2)
 
 
 def plain(axes: Axes, span: tuple[float, float], top: float) -> None:
-    """Calm axes with a little room above `top`."""
+    """Calm the axes and set their limits, vertically from 0 to 6 % above `top`."""
     calm(axes)
     axes.set_xlim(*span)
     axes.set_ylim(0, 1.06 * top if top else 1)
@@ -96,6 +96,6 @@ def beside(axes: Axes, height: float, text: str, colour: str) -> None:
 
 
 def save(figure: Figure, path: Path, *, dpi: int = _DPI) -> None:
-    """Write a PNG under another name first, so that it is never half done."""
+    """Write a PNG under another name first: the file is never half written."""
     with draft_of(path) as draft:
         figure.savefig(draft, format="png", dpi=dpi)

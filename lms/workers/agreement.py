@@ -1,6 +1,7 @@
-"""Checks that all workers agree, each telling all: else one waits for ever.
+"""Checks that all workers agree: unlike workers would wait for each other for ever.
 
-Words go by way of the cluster's own store, which answers while workers wait elsewhere.
+Each worker publishes its facts in the cluster's key-value store, which answers while
+workers wait elsewhere.
 """
 
 import json
@@ -22,17 +23,17 @@ def agree(
     advice: str,
     timeout: Seconds = LONGEST,
 ) -> None:
-    """See that all workers say the same of themselves; all raise, or none does.
+    """Check that all workers have equal facts; either all workers raise, or none.
 
     Args:
-        workers: All.
-        own: What this one says, by the name of each thing: for JSON.
-        at: Where in the program it is; the same on all workers.
-        advice: What to do where they are unlike.
-        timeout: How many seconds to wait for each of the others.
+        workers: The workers of the job.
+        own: Facts of this worker by name, in JSON's types.
+        at: A place in the program, equal on all workers.
+        advice: The next step where workers differ.
+        timeout: Seconds to wait for each other worker.
 
     Raises:
-        WorkersError: If one says something else, or, by another error, nothing.
+        WorkersError: If a fact differs, or a worker does not answer.
     """
     texts = workers.gather(json.dumps(own), at, timeout=timeout)
     first, *others = map(json.loads, texts)
@@ -47,7 +48,7 @@ def agree(
 
 
 def _shown(value: Any, other: Any) -> str:
-    """A value; of a list what the other one does not have."""
+    """Return a value as text; of a list only the first item that `other` lacks."""
     if not isinstance(value, list):
         return str(value)
     own = [one for one in value if one not in (other or [])]

@@ -1,4 +1,4 @@
-"""Means over all workers: of gradients, where optimizers take them; of statistics."""
+"""Averages gradients over workers where optimizers take them, and moving statistics."""
 
 import json
 import zlib
@@ -17,7 +17,7 @@ __all__ = ["Averaging", "average_statistics", "optimizers_of"]
 
 
 class Averaging:
-    """A model whose optimizers get mean gradients, until its function is made anew."""
+    """A model whose optimizers get mean gradients until Keras remakes its function."""
 
     def __init__(self, workers: Workers, model: Any) -> None:
         self._workers = workers
@@ -26,22 +26,22 @@ class Averaging:
         self._compiled = model.jit_compile
 
     def install(self) -> None:
-        """Replace `apply` of each optimizer, and the functions traced without."""
+        """Replace `apply` of each optimizer, and make the train function anew."""
         for name, optimizer in self._optimizers.items():
             optimizer.apply = self._averaged(name, optimizer.apply)
-        # Reductions within XLA's code are others: all workers must make the same ones.
+        # XLA's reductions differ from TensorFlow's: all workers must run one kind.
         self._model.jit_compile = False
         self._model.make_train_function(force=True)
         self._model.train_function = _steps_of(self._model)
         self._model.__dict__["make_train_function"] = self._make
 
     def _make(self, force: bool = False) -> Any:  # noqa: FBT001, FBT002 - Keras's form
-        """Put all back: Keras asks for this before it trains, whatever ended before."""
+        """Restore the model: Keras calls this before training, however it ended."""
         del self._model.__dict__["make_train_function"]
         for optimizer in self._optimizers.values():
             del optimizer.apply
         self._model.jit_compile = self._compiled
-        del force  # what was traced has averages in it
+        del force  # the traced function averages: always remake it
         return self._model.make_train_function(force=True)
 
     def _averaged(self, name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,10 +53,10 @@ class Averaging:
 
 
 def _steps_of(model: Any) -> Callable[[Any], Any]:
-    """Keras's own function, whose errors are said in words, one step at a time.
+    """Wrap Keras's train function: single steps, and errors that name a lost worker.
 
-    In Keras's loop of several steps reductions have other keys than outside of one, and
-    a worker whose steps are planned has no such loop.
+    Reductions in Keras's loop over several steps have other keys than outside a loop,
+    and a worker with planned steps has no such loop.
     """
     own = model.train_function
 
@@ -65,7 +65,7 @@ def _steps_of(model: Any) -> Callable[[Any], Any]:
             with _one_step(model), lost_in_words():
                 return own(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
-            raise  # Keras's end of the data
+            raise  # the end of the data
         except BaseException:
             if "make_train_function" in model.__dict__:
                 model.make_train_function(force=True)  # `Averaging` puts all back
@@ -82,7 +82,7 @@ def _steps_of(model: Any) -> Callable[[Any], Any]:
 
     if model.steps_per_execution > 1:
         return steps
-    return wraps(own)(steps)  # so that what Keras traces is found
+    return wraps(own)(steps)  # so that Keras's traced function is found
 
 
 @contextmanager
@@ -96,14 +96,14 @@ def _one_step(model: Any) -> Iterator[None]:
 
 
 def optimizers_of(model: Any) -> dict[str, Any]:
-    """The optimizers of a model by name, also those of a `train_step` of its own."""
+    """Find the optimizers of a model, by name, also in its attributes."""
     found = dict(_optimizers_in(model, "it", set()))
     inner = {id(getattr(one, "inner_optimizer", None)) for one in found.values()}
     return {name: one for name, one in found.items() if id(one) not in inner}
 
 
 def _optimizers_in(value: Any, name: str, known: set[int]) -> Iterator[tuple[str, Any]]:
-    """In attributes of models, lists and dictionaries, however deep."""
+    """Search attributes of models, lists and dictionaries, at any depth."""
     if id(value) in known:
         return
     known.add(id(value))
@@ -126,9 +126,9 @@ _MAY_HOLD = (keras.optimizers.Optimizer, keras.Model, Mapping, list, tuple)
 
 
 def average_statistics(workers: Workers, model: Any) -> None:
-    """Moving means and variances: each worker has seen its own data only.
+    """Average moving means and variances, which each worker made from its own data.
 
-    What is the same on all stays as it is, to the bit: frozen weights, say.
+    Variables that are equal on all workers, such as frozen weights, keep their bits.
     """
     found = [v.value for v in model.non_trainable_variables]
     found = [variable for variable in found if variable.dtype.is_floating]

@@ -1,14 +1,14 @@
-"""A buffer of parameters that outlives those who share it: `read`, `push`, `members`.
+"""A buffer of parameters in shared memory that outlives its members.
 
     /dev/shm/tflms-NAME:  header | slot 0: count, copy, copy | slot 1: ...
 
-Each member has a slot of its own and is the only one who writes into it, so nobody ever
-waits for another: a member that is stopped or killed while it writes stops nobody. It
-writes into the copy that is not the last one, and then counts: what was counted is
-whole. A reader whose copy was begun anew meanwhile reads again. A slot belongs to who
-holds its lock, which Linux takes from a process that ends; what was pushed stays.
+Each member is the only writer of its slot, so no member waits for another: a member
+that is stopped or killed while it writes stops no other. A push writes the older of two
+copies, then raises the count: a counted copy is complete. A reader reads again if the
+count changed meanwhile. A slot belongs to the process that holds its lock, which Linux
+releases when the process ends; pushed values stay.
 
-Assumption: writes of one process are seen by others in their order, as on x86-64.
+Assumption: writes of a process become visible in their order, as on x86-64.
 Known weaknesses: one host. A user who may read and write the file is trusted.
 """
 
@@ -30,16 +30,17 @@ from lms.units import Seconds
 
 __all__ = ["BUFFER_VARIABLE", "SLOTS", "Buffer", "Member", "buffer_path"]
 
-# Says which buffer it is: `python -m lms launch --groups` sets it.
+# Names the buffer; `python -m lms launch --groups` sets this variable.
 BUFFER_VARIABLE: Final = "LMS_BUFFER"
 
-# The most members at one time.
+# Most members at one time.
 SLOTS: Final = 64
 
 _VERSION: Final = 1  # of this layout of the file
 _HEAD: Final = 4096  # bytes before the first slot, and before each slot's copies
-_READS: Final = 100  # a reader gives up a slot whose writer is faster than it is
+_READS: Final = 100  # reads of a slot that is written meanwhile, until it is left out
 
+# Seconds that a beginner waits for another one, and between two looks.
 _PATIENCE: Final[Seconds] = 15.0
 _POLL: Final[Seconds] = 0.05
 
@@ -47,10 +48,10 @@ _FOLDER: Final = Path("/dev/shm")  # POSIX shared memory
 
 
 def buffer_path(name: str) -> Path:
-    """The file of a buffer.
+    """Return the path of a buffer's file.
 
     Raises:
-        ValueError: If it is no name.
+        ValueError: If the name is empty or has a slash.
         UnsupportedError: If this system has no POSIX shared memory.
     """
     if not name or "/" in name:
@@ -58,12 +59,12 @@ def buffer_path(name: str) -> Path:
             f"a buffer must have a name without '/', got {name!r}. Use letters."
         )
     if not _FOLDER.is_dir():
-        raise UnsupportedError(f"loose groups need {_FOLDER}, as Linux has it.")
+        raise UnsupportedError(f"{_FOLDER} is missing. Run loose groups on Linux.")
     return _FOLDER / f"tflms-{name}"
 
 
 class Member(NamedTuple):
-    """One who has pushed: its place, how often, the last one's step, seconds since."""
+    """A slot and its number of pushes; step and age in seconds of the last push."""
 
     slot: int
     pushes: int
@@ -72,14 +73,14 @@ class Member(NamedTuple):
 
 
 class Buffer:
-    """A buffer that is open, with a slot of one's own; it is made by who comes first.
+    """An open buffer and this process's slot; the first member makes the file.
 
     Args:
-        name: Its name on this host.
-        like: Arrays of the shapes and types that are shared, by name.
+        name: The buffer's name on this host.
+        like: Arrays of the shared shapes and types, by name.
 
     Raises:
-        WorkersError: If it is of another model, or all slots are taken.
+        WorkersError: If the buffer is of another model, or all slots are taken.
     """
 
     def __init__(self, name: str, like: Mapping[str, Any]) -> None:
@@ -90,9 +91,9 @@ class Buffer:
         self._open()
 
     def push(self, values: Sequence[Any], step: int) -> None:
-        """Let all see these values of a step, in the order of `like`: all, or none.
+        """Publish values of a step, in the order of `like`: all of them, or none.
 
-        A buffer that was lost is made anew.
+        A buffer whose file was deleted is made anew.
         """
         if not self._is_there():
             self.close()
@@ -109,9 +110,9 @@ class Buffer:
         self._counts[self.slot, 0] = count + 1
 
     def begin(self, values: Sequence[Any]) -> tuple[int, list[Any]]:
-        """The step and values that were pushed last; these are, if there are none.
+        """Return step and values of the last push; the first member pushes its own.
 
-        So all begin alike. Who has begun and does not go on is waited for 15 seconds.
+        So all begin alike. A member that stops while it begins delays others by 15 s.
         """
         until = time.monotonic() + _PATIENCE
         while not self._lock(0) and time.monotonic() < until:
@@ -126,7 +127,7 @@ class Buffer:
             self._set_lock(fcntl.F_UNLCK, 0)
 
     def read(self) -> dict[int, tuple[int, list[Any]]]:
-        """Read the last values of all who ever pushed: how many pushes, and arrays."""
+        """Read the last push of each slot: its count and its arrays."""
         found = {}
         for member in self.members():
             values = self._read(member.slot)
@@ -135,7 +136,7 @@ class Buffer:
         return found
 
     def members(self) -> list[Member]:
-        """All who ever pushed, the one who did so last first."""
+        """List members that ever pushed, the most recent push first."""
         now = time.monotonic_ns()
         found = [
             Member(slot, int(pushes), int(step), (now - int(at)) / 1e9)
@@ -145,7 +146,7 @@ class Buffer:
         return sorted(found, key=lambda member: member.age)
 
     def close(self) -> None:
-        """Leave the slot; what was pushed stays."""
+        """Release the slot; pushed values stay."""
         del self._counts, self._bytes
         os.close(self._file)
 
@@ -183,7 +184,7 @@ class Buffer:
         self.slot = self._claim()
 
     def _header(self) -> bytes:
-        """Bytes that differ between buffers of unlike models."""
+        """Return a checksum of names, shapes, types and the layout's version."""
         told = [
             (key, one.shape, one.dtype.str, _VERSION) for key, one in self._like.items()
         ]
@@ -196,7 +197,7 @@ class Buffer:
             return False
 
     def _make(self) -> None:
-        """Make it whole under another name, then give it its own if nobody has."""
+        """Write the file under a temporary name, then rename it unless it exists."""
         if self.path.exists():
             return
         own = self.path.with_name(f"{self.path.name}.{os.getpid()}")
@@ -214,7 +215,7 @@ class Buffer:
         for slot in range(SLOTS):
             at = _HEAD + slot * self._pitch
             if self._lock(at):
-                os.posix_fallocate(self._file, at, self._pitch)  # or fail before a step
+                os.posix_fallocate(self._file, at, self._pitch)  # fails early
                 return slot
         os.close(self._file)
         raise WorkersError(
@@ -222,7 +223,7 @@ class Buffer:
         )
 
     def _lock(self, at: int) -> bool:
-        """Take the lock of a byte, if nobody has it."""
+        """Try to take the lock of a byte."""
         try:
             self._set_lock(fcntl.F_WRLCK, at)
         except OSError:
@@ -230,6 +231,6 @@ class Buffer:
         return True
 
     def _set_lock(self, kind: int, at: int) -> None:
-        """A lock of the open file, not of the process: fcntl(2), struct flock."""
+        """Set a lock of the open file, not of the process: fcntl(2), struct flock."""
         lock = struct.pack("hhqqi", kind, os.SEEK_SET, at, 1, 0)
         fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)

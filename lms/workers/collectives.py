@@ -1,11 +1,11 @@
-"""Sums and means over the workers of a job, by TensorFlow's own collective ops.
+"""Sums and means over the workers of a job, by TensorFlow's collective ops.
 
     gradients ──> buckets, the last first ──> one reduction after the other ──> parts
 
-A reduction is known to all workers by a key that follows from its name and shape alone:
-so a worker whose step is planned meets one whose step is not. All are in one chain of
-control edges, so no two workers wait in different ones. No result is handed on before
-the last bucket has come: either all variables are updated, or none.
+The key of a reduction follows from its name and shape alone, so planned and unplanned
+steps of different workers reduce together. A chain of control edges orders reductions,
+so no two workers wait in different ones. No result is read before the last bucket
+arrives: either all variables are updated, or none.
 
 Sources: `CollectiveReduceV2` in TensorFlow's collective_ops.cc; its ring needs a chunk
 of memory for each other worker (ring_reducer.cc). One reduction of 60 small gradients
@@ -29,19 +29,19 @@ from lms.units import MIB, Bytes, Seconds
 
 __all__ = ["LONGEST", "Workers"]
 
-# Those of TensorFlow's strategies count up from 1.
+# Group key of lms; keys of TensorFlow's strategies count up from 1.
 _GROUP = 0x11_35
 
-# Who reduces, and how much at once: TensorFlow's ring takes the way through the host.
+# Most bytes of a bucket, by implementation; TensorFlow's ring goes through the host.
 _BUCKETS: Mapping[str, Bytes] = {"ring": 4 * MIB, "nccl": 32 * MIB}
 
-# Types that no GPU reduces, and those that stand for them.
+# Types that GPUs do not reduce, and the types that replace them.
 _REDUCED = {tf.bfloat16: tf.float32, tf.int32: tf.int64}
 
-# Seconds for the others: one may validate, plan or write files longer.
+# Seconds to wait for another worker, which may validate, plan or write files longer.
 LONGEST: Seconds = 600.0
 
-# Types that a broadcast takes; others of their width stand for the rest.
+# Types that a broadcast takes; other types are sent as a type of equal width.
 _SENT = (tf.float32, tf.float64, tf.float16, tf.int32, tf.int64)
 _STANDS_FOR = {4: tf.int32, 8: tf.int64, 2: tf.float16}
 
@@ -51,10 +51,10 @@ class _Chain:
     """Reductions of one graph so far."""
 
     last: Any = None  # the last result, which the next reduction waits for
-    names: Counter[str] = field(default_factory=Counter)  # how often each was used
+    names: Counter[str] = field(default_factory=Counter)  # uses of each name
 
 
-# A graph's chain is kept by the graph itself, so that both end together.
+# The graph's attribute that holds its chain, so that both end together.
 _CHAIN = "_lms_chain"
 _functions: dict[Any, Any] = {}
 _gathered: Counter[str] = Counter()
@@ -62,12 +62,12 @@ _gathered: Counter[str] = Counter()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """The workers of a job, seen by one of them; made by `lms.join`.
+    """The workers of a job, from the view of one worker; made by `lms.join`.
 
     Args:
-        placement: Which one this is.
-        reductions: Who reduces: "nccl" or "ring".
-        server: TensorFlow's, as long as it is needed; None where there is one worker.
+        placement: Rank and addresses of this worker.
+        reductions: Implementation of reductions: "nccl" or "ring".
+        server: TensorFlow's server, kept alive; None where there is one worker.
     """
 
     placement: Placement
@@ -81,7 +81,7 @@ class Workers:
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of workers."""
         return self.placement.size
 
     @property
@@ -90,13 +90,13 @@ class Workers:
         return self.rank == 0
 
     def mean(self, tensors: Iterable[Any], name: str = "gradients") -> list[Any]:
-        """The means of tensors over all workers, in a `tf.function` or outside.
+        """Average tensors over all workers, in a `tf.function` or outside.
 
         All workers must call this with equal shapes, in the same order.
 
         Args:
-            tensors: Gradients, say; None stays None. Sparse ones become dense.
-            name: The same on all workers.
+            tensors: Gradients, say; None stays None. Sparse tensors become dense.
+            name: A name, equal on all workers.
 
         Example:
             >>> float(Workers(placement=Placement()).mean([tf.constant(2.0)])[0])
@@ -109,7 +109,7 @@ class Workers:
         ]
 
     def sum(self, tensors: Iterable[Any], name: str = "gradients") -> list[Any]:
-        """The sums of tensors over all workers; else as `mean`."""
+        """Sum tensors over all workers; arguments as of `mean`."""
         given = list(tensors)
         there = [tf.convert_to_tensor(one) for one in given if one is not None]
         if self.size == 1 or not there:
@@ -122,15 +122,15 @@ class Workers:
         return [None if one is None else next(found) for one in given]
 
     def gather(self, text: str, name: str, *, timeout: Seconds = LONGEST) -> list[str]:
-        """Gather what each worker says, by rank. All must ask in the same order.
+        """Gather a text of each worker, by rank. All must call in the same order.
 
         Args:
-            text: What this one says.
-            name: What it is about; the same on all workers.
-            timeout: How many seconds to wait for each of the others.
+            text: The text of this worker.
+            name: The topic, equal on all workers.
+            timeout: Seconds to wait for each other worker.
 
         Raises:
-            WorkersError: If one says nothing.
+            WorkersError: If a worker does not answer.
         """
         if self.size == 1:
             return [text]
@@ -163,8 +163,8 @@ class Workers:
             return compat.get_from_cluster(f"{place}/{rank}", timeout)
         except tf.errors.OpError as error:
             raise WorkersError(
-                f"worker {rank} must reach {place.split('/')[1]!r} too, got: "
-                f"{str(error).splitlines()[0]}. Look at what it prints; start all "
+                f"worker {rank} did not reach {place.split('/')[1]!r}: "
+                f"{str(error).splitlines()[0]}. Read its output, then start all "
                 "workers again."
             ) from error
 
@@ -179,7 +179,7 @@ class Workers:
             return function(*tensors)
 
     def _reduced(self, tensors: Sequence[Any], name: str) -> list[Any]:
-        """In a graph: one reduction for each bucket, in one chain."""
+        """Reduce in a graph: a reduction for each bucket, in one chain."""
         graph = tensors[0].graph
         chain = getattr(graph, _CHAIN, None)
         if chain is None:
@@ -214,9 +214,9 @@ class Workers:
         )
 
     def _buckets(self, tensors: Sequence[Any]) -> list[list[int]]:
-        """Places of tensors of one type that are reduced together, the last first.
+        """Group indices of tensors of equal type into buckets, the last first.
 
-        The gradients of the last layers come first.
+        The backward pass makes gradients of the last layers first.
         """
         buckets: list[list[int]] = []
         size = 0
@@ -254,7 +254,7 @@ def _refuse_unknown(tensors: Sequence[Any]) -> None:
     for one in tensors:
         if not one.shape.is_fully_defined():
             raise WorkersError(
-                "what is averaged over workers must have a known shape, got "
+                "a tensor that workers average must have a known shape, got "
                 f"{one.shape} of {one.name!r}. Set it with `tf.ensure_shape`."
             )
 
@@ -264,7 +264,7 @@ def _key(name: str, dtype: tf.DType, shape: tf.TensorShape) -> int:
 
 
 def _function(key: Any, function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
-    """The traced function of a key: what it does must follow from that."""
+    """Trace a function once for each key, which must determine its ops."""
     if key not in _functions:
         specs = [tf.TensorSpec(one.shape, one.dtype) for one in tensors]
         traced = tf.function(function, autograph=False, jit_compile=False)

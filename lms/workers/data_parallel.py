@@ -1,14 +1,14 @@
-"""Keras's `fit` on several workers: each trains on its own data, all as one.
+"""Data-parallel `fit`: each worker trains one model on its own part of the data.
 
     begin   same model, same steps?  ──> the chief's weights and slots for all
     step    gradients of this worker ──> their mean over all ──> the optimizer
     epoch   metrics and moving statistics ──> their means
 
-The mean is taken where the model's optimizer is called: outside of loss scaling, whose
-branch workers may take differently, and before clipping and accumulation. Nothing is
-kept in the model: its files know nothing of workers.
+Gradients are averaged where the model's optimizer is called: outside of loss scaling,
+whose branch may differ between workers, and before clipping and accumulation. The
+model keeps nothing of this: its files do not depend on workers.
 
-Known weaknesses: the mean of the workers' losses is that of the joint batch only where
+Known weaknesses: the mean of the workers' losses is the joint batch's loss only where
 all batches are equally large. A worker whose epoch ends early, by a callback of its
 own or for want of data, ends the training of all after a minute.
 """
@@ -30,35 +30,34 @@ from lms.workers.meetings import Meetings
 
 __all__ = ["DataParallel"]
 
-# Random states of workers differ by so much for each rank: an odd number, far from
-# small counts.
+# Difference between the random states of neighbouring ranks: odd, far from counters.
 _SEED_STEP = 0x9E37_79B1
 
-# For the others where this worker's epoch has ended early.
+# Seconds to wait for other workers where this worker's epoch has ended early.
 _SHORT: Seconds = 60.0
 
 
 class DataParallel(keras.callbacks.Callback):
-    """Train one model on all workers of a job: the mean of their gradients updates it.
+    """Train one model on all workers of a job, with the mean of their gradients.
 
     Each worker has its own part of the data (`data.shard(workers.size, workers.rank)`)
-    and its own batches; the learning rate is the user's to scale. The first in the list
-    of callbacks: those after it see metrics of all workers, so that they decide alike
-    (`ReduceLROnPlateau`, `EarlyStopping`). Files are written by the chief:
+    and its own batches; the user scales the learning rate. Put this callback first in
+    the list: later callbacks see metrics of all workers and decide alike
+    (`ReduceLROnPlateau`, `EarlyStopping`). The chief writes files:
     `callbacks=[..., *([ModelCheckpoint(...)] if workers.is_chief else [])]`.
 
     Args:
-        workers: What `lms.join` returned.
-        groups: The name of a buffer in this host's shared memory in which these workers
-            meet other groups of workers, which nobody waits for. None takes that of
-            `python -m lms launch --groups`; without it there are no groups.
+        workers: The workers that `lms.join` returned.
+        groups: Name of a buffer in this host's shared memory, through which this group
+            of workers averages with other groups, without waiting. None takes the name
+            from `python -m lms launch --groups`; without a name there are no groups.
         outer: The step between groups: "nesterov" (DiLoCo), or "elastic".
         every: Steps from one meeting of groups to the next, at least 1.
 
     Raises:
         ValueError: If there is no such outer step, or `every` is below 1.
-        WorkersError: At the begin hook, if workers have unlike models or steps, the
-            buffer is of another model, or this is behind `LMSCallback` in the list.
+        WorkersError: When training begins, if workers have unlike models or steps, the
+            buffer is of another model, or `LMSCallback` comes earlier in the list.
 
     Example:
         >>> import numpy as np
@@ -88,7 +87,7 @@ class DataParallel(keras.callbacks.Callback):
         self._steps = 0
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Compare the workers, give all the chief's variables, average gradients."""
+        """Compare the workers, broadcast the chief's variables, average gradients."""
         model: Any = self.model
         if self._workers.size == 1:
             self._begin_meetings(model)
@@ -96,7 +95,7 @@ class DataParallel(keras.callbacks.Callback):
         if "make_train_function" in model.__dict__:
             raise WorkersError(
                 "`DataParallel` must be before `LMSCallback` in the list of callbacks, "
-                "got it behind. Put it first."
+                "got the reverse. Put `DataParallel` first."
             )
         _refuse_unlike(self._workers, model, self.params or {})
         if model.optimizer is not None and not model.optimizer.built:
@@ -111,7 +110,7 @@ class DataParallel(keras.callbacks.Callback):
             self._meetings.begin(model, self.params or {})
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Put back what was replaced; the chief, whose server all need, waits."""
+        """Restore the model; the chief waits, since all workers need its server."""
         if self._meetings:
             self._meetings.end()
         if self._workers.size == 1:
@@ -121,7 +120,7 @@ class DataParallel(keras.callbacks.Callback):
         self._workers.gather("", "the end of training")
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Before the first one: the chief's values, which a callback may have read."""
+        """Broadcast the chief's values before the first epoch: callbacks may load."""
         if not self._is_training:
             return
         if self._begun is None:
@@ -139,20 +138,20 @@ class DataParallel(keras.callbacks.Callback):
         batch: int,
         logs: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> None:
-        """Count the steps, and let the group meet others."""
+        """Count the steps, and average with other groups when it is time."""
         self._steps = batch + 1
         if self._meetings:
             model: Any = self.model
             self._meetings.count(model, model.steps_per_execution)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Average moving statistics, so that all validate one model."""
+        """Average moving statistics, so that all workers validate one model."""
         if self._is_training:
             self._meet("validation", [])
             average_statistics(self._workers, self.model)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Average moving statistics and metrics, those of validation too."""
+        """Average moving statistics and metrics, validation's included."""
         if not self._is_training:
             return
         numbers = {} if logs is None else logs
@@ -161,7 +160,7 @@ class DataParallel(keras.callbacks.Callback):
         _average_numbers(self._workers, numbers)
 
     def _meet(self, place: str, names: list[str]) -> None:
-        """See that all are at the same place, within a minute if it is early."""
+        """Check that all workers reach this place; wait a minute in an early end."""
         steps, of = self._steps, (self.params or {}).get("steps") or 0
         own = {
             "course in an epoch": place,
@@ -169,7 +168,7 @@ class DataParallel(keras.callbacks.Callback):
             "metrics": names,
         }
         advice = (
-            "Validate on all or on none, with the same metrics and as many batches."
+            "Validate on all workers or on none, with equal metrics and batch counts."
         )
         timeout = LONGEST if steps >= of else _SHORT
         try:
@@ -180,7 +179,7 @@ class DataParallel(keras.callbacks.Callback):
             raise WorkersError(
                 f"all workers must end an epoch together, got {steps} of {of} steps "
                 f"on worker {self._workers.rank}. Let no callback stop one worker "
-                "alone, and give each as many batches."
+                "alone, and give all workers equally many batches."
             ) from error
 
     @property
@@ -205,7 +204,7 @@ def _refuse_unlike(workers: Workers, model: Any, params: dict[str, Any]) -> None
         "trainable variables": [str(one) for one in variables],
     }
     advice = (
-        "Build the same model on all, and give each as many batches: "
+        "Build the same model on all, and give all equally many batches: "
         "`data.shard(workers.size, workers.rank)`, `steps_per_epoch`."
     )
     agree(workers, own, at="the begin", advice=advice)
@@ -217,7 +216,7 @@ def _refuse_unlike(workers: Workers, model: Any, params: dict[str, Any]) -> None
 
 
 def _take_chiefs(workers: Workers, model: Any) -> None:
-    """Weights, statistics and slots of the chief; random states that differ by rank."""
+    """Copy the chief's weights, statistics and slots; vary random states by rank."""
     of_optimizers = [v for one in optimizers_of(model).values() for v in one.variables]
     variables = {id(v): v.value for v in [*model.variables, *of_optimizers]}
     workers.take_chiefs(v for v in variables.values() if v.dtype != tf.string)
@@ -229,7 +228,7 @@ def _take_chiefs(workers: Workers, model: Any) -> None:
 
 
 def _average_numbers(workers: Workers, logs: dict[str, Any]) -> None:
-    """In place: what the callbacks after this one see."""
+    """Average metrics in place, for the callbacks after this one."""
     names = _names_of_numbers(logs)
     values = [tf.constant(float(logs[name]), tf.float64) for name in names]
     for name, mean in zip(names, workers.mean(values, "metrics"), strict=True):

@@ -1,19 +1,19 @@
-"""Loose groups of workers: parameters meet every so many steps, and nobody waits.
+"""Loose groups of workers: asynchronous parameter averaging, in which no group waits.
 
     group 0   step step step ... push ──> buffer ──> mean of the groups ──> outer step
     group 1       step step ... push ──────^  (whenever it gets there)
 
-Within a group gradients are averaged in each step. Between groups each pushes its
-parameters, reads what the others pushed last, and takes a step towards the mean: a
-group that is late, stopped or gone stops nobody. What a group pushed counts in at most
-two meetings of another one, so that one that is gone does not hold the others back. One
-that comes back begins with what was pushed last; one that is alone just trains.
+Within a group gradients are averaged in each step. Every few steps a group pushes its
+parameters, reads the last push of each other group, and takes a step towards the mean:
+a group that is late, stopped or gone delays no other. A push counts in at most two
+meetings of another group, so that a dead group does not hold the others back. A group
+that restarts begins with the last push of all; a group that is alone just trains.
 
     nesterov   d = anchor - mean,  v = m v + d,  anchor -= r (d + m v)     DiLoCo
     elastic    own -= s (own - mean)                                       EASGD
 
-Known weakness: each group has an anchor and a velocity of its own, where DiLoCo has one
-of all; they are the same where all groups meet at the same time.
+Known weakness: each group has its own anchor and velocity, where DiLoCo shares one
+pair; all pairs are equal where all groups meet at the same time.
 
 Sources: Douillard et al., DiLoCo (2023), algorithm 1; Zhang, Choromanska and LeCun,
 Deep learning with elastic averaging SGD (NeurIPS 2015), equations 5 and 6.
@@ -29,16 +29,16 @@ from lms.workers.buffer import Buffer
 
 __all__ = ["Elastic", "Groups", "Nesterov", "outer_of"]
 
-_MEETINGS: Final = 2  # of another group, in which the same push counts
+_MEETINGS: Final = 2  # most meetings of another group in which a push counts
 
 
 @dataclass(slots=True)
 class Nesterov:
-    """DiLoCo's outer step: momentum over what the groups have learned since the last.
+    """DiLoCo's outer step: momentum over the mean update of the groups.
 
     Args:
-        rate: The part of it that is taken.
-        momentum: The part of the velocity that stays.
+        rate: The outer learning rate.
+        momentum: The share of the velocity that stays.
 
     Example:
         >>> outer = Nesterov(rate=0.5, momentum=0.0)
@@ -53,13 +53,13 @@ class Nesterov:
     _velocity: list[Any] = field(default_factory=list)
 
     def begin(self, own: Sequence[Any]) -> None:
-        """Begin with these parameters, and without velocity."""
+        """Set the anchor to these parameters and the velocity to zero."""
         self._anchor = list(own)
         self._velocity = [np.zeros_like(one) for one in own]
 
     def step(self, own: Sequence[Any], mean: Sequence[Any]) -> list[Any]:
-        """Go from the anchor towards the mean, and beyond."""
-        del own  # it is in the mean
+        """Move the anchor towards the mean, with momentum; return the anchor."""
+        del own  # the mean includes it
         rate, momentum = np.float32(self.rate), np.float32(self.momentum)
         for i, one in enumerate(mean):
             moved = self._anchor[i] - one
@@ -75,7 +75,7 @@ class Elastic:
     """Elastic averaging: a spring between a group and the mean.
 
     Args:
-        strength: The part of the way to the mean that is gone, up to 1.
+        strength: Share of the distance to the mean, up to 1.
 
     Example:
         >>> float(Elastic().step([np.float32(3)], [np.float32(2)])[0])
@@ -85,10 +85,10 @@ class Elastic:
     strength: float = 0.5
 
     def begin(self, own: Sequence[Any]) -> None:
-        """Nothing is kept."""
+        """Do nothing: elastic steps keep no state."""
 
     def step(self, own: Sequence[Any], mean: Sequence[Any]) -> list[Any]:
-        """Go a part of the way to the mean."""
+        """Move the parameters towards the mean."""
         part = np.float32(self.strength)
         return [a - part * (a - b) for a, b in zip(own, mean, strict=True)]
 
@@ -97,10 +97,10 @@ _OUTER = {"nesterov": Nesterov, "elastic": Elastic}
 
 
 def outer_of(outer: str) -> Any:
-    """An outer step by its name.
+    """Make an outer step by its name.
 
     Raises:
-        ValueError: If there is none of that name.
+        ValueError: If the name is unknown.
     """
     if outer not in _OUTER:
         raise ValueError(
@@ -111,12 +111,12 @@ def outer_of(outer: str) -> Any:
 
 
 class Groups:
-    """One group among others, by the buffer in which they meet; of its chief alone.
+    """The access of a group's chief to the shared buffer.
 
     Args:
-        name: The buffer's.
+        name: The buffer's name.
         outer: The step between groups.
-        variables: The parameters, real numbers: `tf.Variable`s alike in all groups.
+        variables: The parameters: floating-point `tf.Variable`s, alike in all groups.
 
     Raises:
         WorkersError: If the buffer is of another model.
@@ -131,14 +131,14 @@ class Groups:
         self._seen: dict[int, list[int]] = {}
 
     def begin(self) -> int:
-        """Begin with what was pushed last; return its step."""
+        """Load the last push; return its step."""
         step, values = self.buffer.begin(self._own())
         self._assign(values)
         self._outer.begin(values)
         return step
 
     def meet(self, step: int) -> int:
-        """Push, and step towards the mean of all who pushed lately; say how many."""
+        """Push, and step towards the mean of recent pushes; return their number."""
         own = self._own()
         self.buffer.push(own, step)
         lately = [
@@ -147,7 +147,7 @@ class Groups:
             if slot == self.buffer.slot or self._is_new(slot, count)
         ]
         if len(lately) == 1:
-            self._outer.begin(own)  # or momentum would carry it beyond what it learned
+            self._outer.begin(own)  # else momentum would overshoot
             return 1
         mean = [
             sum(parts) / np.float32(len(parts)) for parts in zip(*lately, strict=True)
@@ -156,7 +156,7 @@ class Groups:
         return len(lately)
 
     def _is_new(self, slot: int, count: int) -> bool:
-        """Tell whether a push was seen in fewer meetings than it may count in."""
+        """Tell whether a push may still count in this meeting; counts the meeting."""
         seen = self._seen.get(slot, [count, 0])
         times = seen[1] + 1 if seen[0] == count else 1
         self._seen[slot] = [count, times]

@@ -1,14 +1,14 @@
-"""Become one of the workers of a job, before TensorFlow makes its devices.
+"""Join a job as one of its workers, before TensorFlow makes its devices.
 
-TensorFlow's server, its coordination service (which waits for all workers, names those
-that do not come, and notices dead ones) and its collectives are started by
-`MultiWorkerMirroredStrategy`: it is their only public door. No model is made in its
-scope, in which Keras 3 cannot train.
+`MultiWorkerMirroredStrategy` is the only public way to start TensorFlow's server, its
+collectives and its coordination service, which waits for all workers, names missing
+ones and notices dead ones. No model is made in the strategy's scope, in which Keras 3
+cannot train.
 
-Known weaknesses: nobody is authenticated in TensorFlow's gRPC: private networks only.
-Of two workers with one rank only the second hears of it at once; those without another
-one that is missing then wait until time is up. While it waits, TensorFlow swallows
-SIGTERM: launchers then kill it after their grace.
+Known weaknesses: TensorFlow's gRPC authenticates no one: private networks only. Of two
+workers with one rank only the second fails at once; the others wait for the missing
+rank until time is up. While a worker waits, TensorFlow swallows SIGTERM: launchers then
+kill the worker after their grace.
 """
 
 import atexit
@@ -49,23 +49,23 @@ def join(
 ) -> Workers:
     """Join the other workers of this program's job, if it has any.
 
-    Call it before anything runs: TensorFlow joins a cluster when it makes its devices.
-    Which worker this is say TF_CONFIG (`python -m lms launch`, Ray, Kubernetes), the
-    variables of an MPI launcher on one host, or those of Slurm. A second call returns
-    the same.
+    Call `join` before anything runs: TensorFlow joins a cluster when it makes devices.
+    The rank comes from TF_CONFIG (`python -m lms launch`, Ray, Kubernetes), from the
+    variables of an MPI launcher on one host, or from Slurm's. A second call returns the
+    first call's workers.
 
     Args:
-        timeout: How many seconds to wait for the others.
-        reductions: Who sums gradients: NVIDIA's "nccl", or TensorFlow's "ring", which
-            takes the way through the host. None takes what `LMS_REDUCTIONS` says, else
+        timeout: Seconds to wait for the other workers.
+        reductions: Implementation of sums: NVIDIA's "nccl", or TensorFlow's "ring",
+            which goes through the host. None takes the variable `LMS_REDUCTIONS`, else
             "nccl" where there is a GPU.
 
     Returns:
-        The workers; alone, with rank 0 and size 1, where nobody names others.
+        The workers; rank 0 and size 1 where no variable names others.
 
     Raises:
-        WorkersError: If it is too late, the variables make no sense, a worker does not
-            come in time or is not like this one, or a port is taken.
+        WorkersError: If TensorFlow has made its devices, the variables contradict each
+            other, a worker is late or unlike this one, or a port is taken.
 
     Example:
         >>> workers = join()
@@ -101,9 +101,9 @@ def join(
 
 
 def _leave(workers: Workers) -> None:
-    """Let the chief end last: it serves what others may not have heard yet.
+    """Let the chief end last: other workers may still read from its server.
 
-    After an error, and after a while, it waits for nobody.
+    The chief waits for 10 seconds at most, and not at all after an error.
     """
     error, until = sys.exc_info()[1], time.monotonic() + _FAREWELL
     if hasattr(sys, "last_type") or (error and getattr(error, "code", error)):
@@ -111,12 +111,12 @@ def _leave(workers: Workers) -> None:
     with suppress(tf.errors.OpError):
         compat.put_in_cluster(f"lms/left/{workers.rank}", "")
         for rank in range(workers.size) if workers.is_chief else ():
-            left = max(0.001, until - time.monotonic())  # 0 would be for ever
+            left = max(0.001, until - time.monotonic())  # 0 would wait for ever
             compat.get_from_cluster(f"lms/left/{rank}", left)
 
 
 def _take_own_gpu(placement: Placement) -> None:
-    """One GPU for each worker of a host, where launchers show all of them to all."""
+    """Select this worker's GPU where the launcher shows all GPUs to each worker."""
     gpus = tf.config.list_physical_devices("GPU")
     if len(gpus) <= 1:
         return
@@ -129,7 +129,7 @@ def _take_own_gpu(placement: Placement) -> None:
 
 
 def _start(placement: Placement, timeout: Seconds) -> object:
-    """Start TensorFlow's server, which waits for those of all workers."""
+    """Start TensorFlow's server, which waits for the servers of all workers."""
     os.environ.update(cluster_variables(placement))
     compat.wait_for_cluster(placement.size, timeout)
     try:
@@ -141,10 +141,10 @@ def _start(placement: Placement, timeout: Seconds) -> object:
 
 @contextmanager
 def _ended_by_ctrl_c() -> Iterator[None]:
-    """Within it Ctrl-C ends the program at once; afterwards all is as it was.
+    """Let Ctrl-C end the program at once in the `with` block; restore handlers after.
 
-    Python's own handlers would run when TensorFlow has returned, whose notifier of
-    preemption would go on to swallow SIGTERM, by which launchers end a program.
+    Python's own handlers would run only after TensorFlow returns. TensorFlow's
+    preemption notifier would go on to swallow SIGTERM, by which launchers end programs.
     """
     own = signal.getsignal(signal.SIGTERM)
     with handled({signal.SIGTERM: own, signal.SIGINT: signal.SIG_DFL}):
@@ -152,15 +152,15 @@ def _ended_by_ctrl_c() -> Iterator[None]:
 
 
 def _why_not(placement: Placement, error: tf.errors.OpError) -> str:
-    """Words for TensorFlow's error at its start."""
+    """Explain TensorFlow's error at its start."""
     rank, own = placement.rank, placement.addresses[placement.rank]
     missing = re.findall(r"^/job:worker/replica:0/task:(\d+)$", str(error), re.M)
     if missing:
         names = sorted({int(name) for name in missing})
         where = ", ".join(f"{name} ({placement.addresses[name]})" for name in names)
         return (
-            f"all {placement.size} workers must join, got none from {where}. Look at "
-            "what they print: one that fails before `lms.join` never comes."
+            f"all {placement.size} workers must join, got none from {where}. Read "
+            "their output: a worker that fails before `lms.join` never joins."
         )
     if "start gRPC server" in str(error):
         return (

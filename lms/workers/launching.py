@@ -4,12 +4,12 @@
     [1] Epoch 1/3
     worker 1 ended with code 1; ending the others
 
-What workers print comes with their rank before it. The first that fails ends all: the
-others would wait for it. They are asked to end, and killed after a while. If the
+The launcher prints workers' lines with their rank in front. The first worker that fails
+ends the others, which would wait for it: first by a signal, later by SIGKILL. If the
 launcher itself is killed, Linux kills the workers.
 
-Loose groups wait for nobody: each is a job of its own, and one that fails is started
-again. `[2] [1] ...` is worker 1 of group 2.
+Each loose group is a job of its own: a group that fails is started again, and no other
+group waits. `[2] [1] ...` is worker 1 of group 2.
 """
 
 import os
@@ -36,17 +36,17 @@ _HOST = "127.0.0.1"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _POLL = 0.1
 
-# Seconds for the others of a group that starts again: nobody keeps what they hold.
+# Seconds that workers of a group have to end before the group starts again.
 _LAST_WORDS = 2.0
-# A group that ends by itself so soon, so often in a row, would do so for ever.
+# A group is given up after 3 failures in a row, each within 60 seconds of its start.
 _SOON: Seconds = 60.0
 _TRIES = 3
 
-# Exit codes of programs that a signal ended begin here, as in a shell.
+# Added to a signal's number for the exit code, as in a shell.
 _BY_SIGNAL = 128
 
 
-def launch(  # noqa: PLR0913 - what is started, and how it ends
+def launch(  # noqa: PLR0913 - one argument for each option of the command
     command: Sequence[str],
     *,
     workers: int,
@@ -56,29 +56,29 @@ def launch(  # noqa: PLR0913 - what is started, and how it ends
     grace: Seconds = 10.0,
     out: IO[str] | None = None,
 ) -> int:
-    """Run a command as so many workers of one job, or of loose groups; wait for all.
+    """Run a command as the workers of one job, or of loose groups; wait for all.
 
-    Groups meet in a buffer of this host. One that fails is started again, but where
-    none has made the buffer yet, and where it has failed by itself three times in a
-    row, each within a minute. Their programs, where they are of this Python, are copies
-    of a process that has imported TensorFlow, in the environment of this one.
+    Groups share a buffer on this host. A group that fails is started again, unless no
+    group has made the buffer yet, or the group failed by itself three times in a row,
+    each within a minute. A program of this Python runs in a fork of a process that has
+    imported TensorFlow, in the launcher's environment.
 
     Args:
         command: The program and its arguments.
-        workers: How many, at least 1; of all groups together.
-        groups: How many loose groups, all of as many workers; None for one job.
-        environ: What they are started with, but for what tells them apart.
-        each: More variables of each worker, by rank; none for no more.
-        grace: How long workers get to end when they are asked to.
-        out: Where their lines go; standard output by default.
+        workers: Number of workers of all groups together, at least 1.
+        groups: Number of loose groups, all of equal size; None for one job.
+        environ: Variables of all workers; the launcher adds rank, addresses and GPU.
+        each: More variables of each worker, by rank; empty for none.
+        grace: Seconds that workers have to end after a signal.
+        out: Receives the workers' lines; standard output by default.
 
     Returns:
-        0 if all ended with 0, else the code of the first that did not; 128 and the
-        signal's number for one that a signal ended.
+        0 if all ended with 0, else the code of the first worker that failed; 128 plus
+        the signal's number for a worker that a signal ended.
 
     Raises:
-        ValueError: If there is less than one worker, no such program, less GPUs in
-            CUDA_VISIBLE_DEVICES than workers, or they cannot be parted into groups.
+        ValueError: If there is less than one worker, no such program, fewer GPUs in
+            CUDA_VISIBLE_DEVICES than workers, or groups of unequal size.
 
     Example:
         >>> launch([sys.executable, "-c", "raise SystemExit(3)"], workers=2)
@@ -91,7 +91,7 @@ def launch(  # noqa: PLR0913 - what is started, and how it ends
     if groups < 1 or workers % groups:
         raise ValueError(
             f"`workers` must be a multiple of {groups} groups, got {workers}. All "
-            "groups have as many workers."
+            "groups have equally many workers."
         )
     name = f"launch-{os.getpid()}-{time.monotonic_ns()}"
     own = [{**one, BUFFER_VARIABLE: name} for one in own]
@@ -112,7 +112,7 @@ def _environs(
     environ: Mapping[str, str],
     each: Sequence[Mapping[str, str]],
 ) -> list[dict[str, str]]:
-    """Those of all workers; refuses what cannot be started."""
+    """Return each worker's variables; refuse a program that cannot be started."""
     if workers < 1:
         raise ValueError(f"`workers` must be at least 1, got {workers}. Use 1 or more.")
     if not command or shutil.which(command[0], path=environ.get("PATH")) is None:
@@ -125,9 +125,9 @@ def _environs(
 
 
 def free_addresses(count: int) -> tuple[str, ...]:
-    """So many ports of this host that nobody listens on now.
+    """Find `count` addresses of this host with free ports.
 
-    Another program may take one before the worker does; `lms.join` says so then.
+    Another program may take a port before the worker does; `lms.join` then says so.
     """
     with ExitStack() as stack:
         found = [stack.enter_context(socket.socket()) for _ in range(count)]
@@ -141,11 +141,11 @@ _Start = Callable[[Sequence[str], Mapping[str, str], Connection], Any]
 
 
 def _said_to(out: IO[str] | None) -> _Say:
-    """A function that writes whole lines, whoever else does."""
+    """Return a function that writes whole lines, safe to call from several threads."""
     to = out or sys.stdout
 
     def say(line: str) -> None:
-        to.write(line.rstrip("\n") + "\n")  # at once, so that no other is within
+        to.write(line.rstrip("\n") + "\n")  # one call, so that lines do not mix
         to.flush()
 
     return say
@@ -153,7 +153,7 @@ def _said_to(out: IO[str] | None) -> _Say:
 
 @dataclass(slots=True)
 class _Job:
-    """Workers that wait for one another: they begin and end together."""
+    """Workers that wait for one another, and so begin and end together."""
 
     command: Sequence[str]
     environs: Sequence[Mapping[str, str]]
@@ -165,7 +165,7 @@ class _Job:
     _in_vain: int = 0
 
     def begin(self) -> None:
-        """Start all, on ports that are free now."""
+        """Start all workers, on free ports."""
         self.workers, size = [], len(self.environs)
         self._begun = time.monotonic()
         addresses = free_addresses(size) if size > 1 else ()
@@ -182,9 +182,9 @@ class _Job:
             )
 
     def failed(self) -> tuple[int, str] | None:
-        """The code of one that has failed, as in a shell, and words for it.
+        """Return a failed worker's exit code, as in a shell, and a message; or None.
 
-        One that a signal ended comes first: it has ended the others.
+        Workers that a signal ended come first: their end made others fail.
         """
         codes = [(worker.code() or 0, i) for i, worker in enumerate(self.workers)]
         code, rank = min(((c, i) for c, i in codes if c), default=(0, 0))
@@ -195,14 +195,14 @@ class _Job:
         return code if code > 0 else _BY_SIGNAL - code, words
 
     def is_in_vain(self, code: int) -> bool:
-        """Tell whether it would fail for ever; to be asked once of each failure."""
+        """Tell whether the job would fail for ever; call once for each failure."""
         is_soon = code < _BY_SIGNAL and time.monotonic() - self._begun < _SOON
         self._in_vain = self._in_vain + 1 if is_soon else 0
         return self._in_vain >= _TRIES
 
 
 def _gpus(environ: Mapping[str, str], workers: int) -> list[dict[str, str]]:
-    """The one GPU of each worker, of those that the launcher may use."""
+    """Assign a GPU to each worker, among the launcher's visible ones."""
     allowed = environ.get(_VISIBLE)
     if allowed in ("", "-1"):
         return [{}] * workers
@@ -222,7 +222,7 @@ def _run(
     say: _Say,
     again: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Until all have ended, one has failed, or the launcher is asked to end."""
+    """Run jobs until all have ended, one has failed, or a signal ends the launcher."""
     try:
         with _heard() as asked:
             for job in jobs:
@@ -237,7 +237,7 @@ def _run(
 def _watched(
     jobs: Sequence[_Job], say: _Say, again: Callable[[], bool], asked: Sequence[int]
 ) -> int:
-    """The exit code, when it is known; starts groups again until then."""
+    """Wait for the exit code; restart failed groups until then."""
     others = "; ending the others" if sum(len(job.workers) for job in jobs) > 1 else ""
     while not asked:
         failed = next((job for job in jobs if job.failed()), None)
@@ -257,11 +257,11 @@ def _watched(
 
 
 def _end(jobs: Sequence[_Job], number: int, grace: Seconds) -> None:
-    """Ask all to end, and kill those that still run after a while."""
+    """Signal all workers to end; kill workers that still run after `grace`."""
     workers = [worker for job in jobs for worker in job.workers]
     for worker in workers:
         worker.signal(number)
-        worker.signal(signal.SIGCONT)  # one that was stopped hears of it
+        worker.signal(signal.SIGCONT)  # a stopped worker handles it now
     until = time.monotonic() + grace
     while time.monotonic() < until and any(one.code() is None for one in workers):
         time.sleep(_POLL)
@@ -271,7 +271,7 @@ def _end(jobs: Sequence[_Job], number: int, grace: Seconds) -> None:
 
 @contextmanager
 def _heard() -> Any:
-    """Signals that ask this process to end, as they come."""
+    """Collect signals that ask this process to end."""
     asked: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with handled(dict.fromkeys(numbers, lambda got, _: asked.append(got))):

@@ -1,8 +1,8 @@
-"""Meetings of a group with others, while Keras trains it.
+"""Meetings of a loose group with other groups, while Keras trains.
 
-The chief of a group reads and writes the buffer; the group's other workers get its
-values. A group that begins late, because it was started again, goes on at the step of
-what was pushed last, so that all groups end after as many steps.
+The chief of a group reads and writes the buffer, then broadcasts the values to its
+group. A group that begins late, since it was restarted, goes on at the step of the last
+push, so that all groups end after equally many steps.
 """
 
 import json
@@ -22,8 +22,8 @@ class Meetings:
     """The meetings of one group, over all trainings of a program.
 
     Args:
-        workers: Those of the group.
-        name: The buffer's.
+        workers: The group's workers.
+        name: The buffer's name.
         outer: The step between groups.
         every: Steps from one meeting to the next.
     """
@@ -40,10 +40,10 @@ class Meetings:
         self._until: float = 0.0
 
     def begin(self, model: Any, params: dict[str, Any]) -> None:
-        """Open the buffer, and begin with its parameters if there are any.
+        """Open the buffer, and load its parameters if there are any.
 
         Raises:
-            WorkersError: On all workers of the group, if it is of another model.
+            WorkersError: On all workers of the group, if the buffer is another model's.
         """
         values = (variable.value for variable in model.variables)
         self._variables = [value for value in values if value.dtype.is_floating]
@@ -56,13 +56,13 @@ class Meetings:
             if self._done:
                 said = "This group goes on with the buffer %r, at step %d."
                 _LOG.warning(said, self._name, self._done)
-        each = model.steps_per_execution  # so many count, also where an epoch has fewer
+        each = model.steps_per_execution  # counted also for an epoch's rest
         steps = params.get("steps") and -(-params["steps"] // each) * each
         self._until += float("inf") if steps is None else params["epochs"] * steps
         self._workers.take_chiefs(self._variables)
 
     def count(self, model: Any, steps: int) -> None:
-        """Count steps, meet where it is time, and end where all groups end."""
+        """Count steps, meet when it is time, and stop training where all groups end."""
         assert self._done is not None
         self._done += steps
         if self._done - self._last >= self._every:
@@ -71,7 +71,7 @@ class Meetings:
             model.stop_training = True
 
     def end(self) -> None:
-        """Meet once more, with what was learned since."""
+        """Meet once more, if steps followed the last meeting."""
         if self._done != self._last:
             self._meet()
 
@@ -83,7 +83,7 @@ class Meetings:
         self._workers.take_chiefs(self._variables)
 
     def _opened(self) -> dict[str, Any]:
-        """The chief's words to the others: the step it begins with, or an error."""
+        """Open the buffer on the chief; return its first step, or an error."""
         if not self._workers.is_chief:
             return {}
         try:

@@ -1,16 +1,15 @@
-"""A model over several devices, each stage planned for its own: micro-batches in turn.
+"""Pipeline training over several devices, each stage planned for its own device.
 
     batch ──> micro-batches ──> stage 0 @GPU:0 ──> stage 1 @GPU:1 ──> loss
                                     └── sums of gradients ──┘ ──> weights, once
 
-Each stage has a thread, which does what the schedule says in that order and waits for
-what other stages send. What a stage computes does not depend on when: gradients are
-added up in the order of micro-batches, so schedules, and one device or several, give
-the same bits. Each function of a stage is planned by itself, beside the micro-batches
-that the stage holds at most.
+Each stage has a thread, which follows the schedule and waits for tensors of other
+stages. Results do not depend on timing: gradients are added up in the order of
+micro-batches, so bits are equal for all schedules and numbers of devices. Each function
+of a stage is planned by itself, beside the most micro-batches that the stage holds.
 
-Known weaknesses: the update of weights is not planned. A stage computes its forward
-twice, but for the last one.
+Known weaknesses: the update of weights is not planned. Each stage but the last computes
+its forward pass twice.
 """
 
 from collections import deque
@@ -52,14 +51,15 @@ def pipeline_step(
     """Make a training step of a model that is cut into stages on devices.
 
     Args:
-        stages: What `lms.cut` returns; or built models in order, each with the name of
+        stages: The result of `lms.cut`; or built models in order, each with the name of
             its device: `[(first, "GPU:0"), (second, "GPU:1")]`.
         loss: A name, a Keras loss, or a function of targets and outputs.
         optimizer: A Keras optimizer that was not built.
-        micro_batches: How many parts a batch is cut into, at least 1.
-        schedule: "gpipe" does all forwards and then all backwards; "1f1b" takes turns,
-            and holds fewer micro-batches.
-        budget: As of `fit_in_memory`, of each stage's device; or one for each stage.
+        micro_batches: Number of micro-batches in a batch, at least 1.
+        schedule: "gpipe" runs all forwards, then all backwards; "1f1b" alternates, and
+            holds fewer micro-batches.
+        budget: The budget of each stage's device, as for `fit_in_memory`; or a list
+            with one budget for each stage.
         **knobs: The other knobs of `LMSCallback`.
 
     Returns:
@@ -67,8 +67,8 @@ def pipeline_step(
         returns the mean loss.
 
     Raises:
-        ValueError, TypeError: If an argument breaks its rule: a stage without a device,
-            say, or on one that is not here.
+        ValueError, TypeError: If an argument breaks its rule, such as a stage without a
+            device, or on an absent one.
 
     Example:
         >>> dense = [keras.layers.Dense(2, name=name) for name in "ab"]
@@ -87,13 +87,13 @@ def pipeline_step(
         )
     if micro_batches < 1:
         raise ValueError(
-            f"`micro_batches` must be at least 1, got {micro_batches}. As many as "
-            "there are stages, or more, keep the devices busy."
+            f"`micro_batches` must be at least 1, got {micro_batches}. Use at least as "
+            "many as stages, to keep the devices busy."
         )
     if optimizer.built:
         raise ValueError(
-            "`optimizer` must not be built, got one with slots: they would lie on the "
-            "devices of other variables. Give a new one, and load its state later."
+            "`optimizer` must not be built, got one with slots, which would lie on the "
+            "wrong devices. Give a new optimizer, and load its state later."
         )
     found = read_stages(stages)
     if budget is None or isinstance(budget, (int, str)):
@@ -102,8 +102,8 @@ def pipeline_step(
         budgets = list(budget)
     if len(budgets) != len(found):
         raise ValueError(
-            f"`budget` must be one, or one for each of {len(found)} stages, got "
-            f"{len(budgets)}. Write as many."
+            f"`budget` must be one value, or one for each of {len(found)} stages, got "
+            f"{len(budgets)}. Write {len(found)}."
         )
     settings = [read_settings(budget=one, **knobs) for one in budgets]
     for stage in found:
@@ -128,8 +128,8 @@ class _Functions:
     """The functions of one stage for one shape of micro-batches."""
 
     stage: Stage
-    forward: FittedFunction | None  # outputs and state of inputs; not of the last stage
-    backward: FittedFunction  # gradients of its inputs; of the last stage loss, too
+    forward: FittedFunction | None  # inputs to outputs and state; None for the last
+    backward: FittedFunction  # returns loss and gradients of inputs
 
 
 class PipelineStep:
@@ -162,7 +162,7 @@ class PipelineStep:
 
     @property
     def report(self) -> tuple[StepReport, ...]:
-        """One report for each function of each stage that was planned."""
+        """Reports of all planned functions of all stages."""
         planned = (one for each in self._planned.values() for one in each)
         both = (fitted for one in planned for fitted in (one.forward, one.backward))
         return tuple(report for one in both if one for report in one.report)
@@ -172,14 +172,14 @@ class PipelineStep:
 
         Raises:
             ValueError: If the batch cannot be cut into equal micro-batches, or a stage
-                does not take what comes to it.
+                does not accept its inputs.
         """
         parts = _cut(inputs, self._micro_batches), _cut(targets, self._micro_batches)
         key = signature_key([parts[0][0], parts[1][0]])
         if key not in self._planned:
             self._planned[key] = self._plan(parts[0][0], parts[1][0])
         run = _Run(self._planned[key], *parts)
-        del parts  # TensorFlow keeps a copy on a device as long as what was copied
+        del parts  # TensorFlow keeps a device copy as long as its source tensor
         try:
             losses = run.losses(self._schedule)
         except BaseException:
@@ -196,7 +196,7 @@ class PipelineStep:
         self.optimizer.apply(means, weights)
 
     def _plan(self, inputs: Any, targets: Any) -> list[_Functions]:
-        """Plan each stage on its device, beside what it holds at most."""
+        """Plan each stage on its device, beside the most tensors that it holds."""
         planned: list[_Functions] = []
         held: list[Any] = []
         specs = _specs(inputs)
@@ -219,10 +219,10 @@ class PipelineStep:
         return planned
 
     def _held(self, stage: int, inputs: Sequence[Any]) -> list[Any]:
-        """As much memory as lies beside a function of a stage, at most.
+        """Allocate the most memory that lies beside a function of a stage.
 
-        Inputs of other micro-batches, as many as the stage before may have sent; and
-        gradients of one that the stage before has not taken yet.
+        Counts inputs of other micro-batches, as many as the previous stage may have
+        sent, and gradients of one that the previous stage has not taken yet.
         """
         before = self._schedule[max(stage - 1, 0)]
         most = max(most_held(self._schedule[stage]), most_held(before))
@@ -243,10 +243,10 @@ class PipelineStep:
 
 
 def _cut(batch: Any, count: int) -> list[list[Any]]:
-    """The flat tensors of each micro-batch, on the host.
+    """Split a batch into flat tensors of micro-batches, on the host.
 
     Raises:
-        ValueError: If they cannot be equally large.
+        ValueError: If micro-batches would differ in size.
     """
     with tf.device("CPU:0"):
         flat = [tf.convert_to_tensor(one) for one in tf.nest.flatten(batch)]
@@ -267,7 +267,7 @@ def _specs(tensors: Sequence[Any]) -> list[Any]:
 
 @contextmanager
 def _fitting(stage: int, specs: Sequence[Any]) -> Iterator[None]:
-    """Within it, a stage that does not take what comes is said in words."""
+    """Explain errors in the `with` block as a stage that rejects its inputs."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -282,7 +282,7 @@ def _fitting(stage: int, specs: Sequence[Any]) -> Iterator[None]:
 
 
 def _shapes(stage: Stage, specs: Sequence[Any]) -> Any:
-    """Specs of outputs and state."""
+    """Return specs of outputs and state."""
     traced = tf.function(stage.forward, autograph=False)
     made, state = traced.get_concrete_function(list(specs)).structured_outputs
     return _specs(made), _specs(state)
@@ -311,10 +311,10 @@ def _last(
 
 @dataclass(frozen=True, slots=True)
 class _Inbox:
-    """Tensors from other stages, in the order of micro-batches, or their error.
+    """Queues of tensors from other stages, in order of micro-batches, or their error.
 
-    Inputs lie on the stage's device when they are sent, gradients when they are taken:
-    until then one of them may wait.
+    Inputs are copied to the stage's device by the sender, gradients by the receiver: at
+    most one micro-batch's gradients may wait.
     """
 
     forward: SimpleQueue[Any] = field(default_factory=SimpleQueue)
@@ -328,7 +328,7 @@ class _Inbox:
 
 
 class _Run:
-    """One batch on its way through the stages."""
+    """The run of one batch through the stages."""
 
     def __init__(
         self, planned: Sequence[_Functions], inputs: list[Any], targets: list[Any]
@@ -342,7 +342,7 @@ class _Run:
             self._inboxes[0].forward.put(one)
 
     def losses(self, schedule: Schedule) -> list[list[Any]]:
-        """The losses of each stage by micro-batch, when all stages have ended."""
+        """Run all stages; return the losses of each stage by micro-batch."""
         with uninterrupted(), ThreadPoolExecutor(len(schedule)) as threads:
             threads.map(self._follow, range(len(schedule)), schedule)
         if self._errors:
@@ -350,7 +350,7 @@ class _Run:
         return self._losses
 
     def _follow(self, stage: int, actions: Sequence[Action]) -> None:
-        """Do what a stage has to do; an error ends the other stages too."""
+        """Run a stage's actions; an error ends the other stages too."""
         held: list[list[Any]] = []
         try:
             with planned_on(self._planned[stage].stage.device):
@@ -365,7 +365,7 @@ class _Run:
                 inbox.fail(error, len(actions))
 
     def _forward(self, stage: int) -> list[Any]:
-        """Send on what the next stage reads; return what the backward needs."""
+        """Send outputs to the next stage; return the backward pass's arguments."""
         inputs = _taken(self._inboxes[stage].forward)
         if not stage:
             inputs = self._moved(stage, inputs)
@@ -394,10 +394,10 @@ class _Run:
 
 
 def _taken(inbox: SimpleQueue[Any]) -> list[Any]:
-    """The next tensors that were sent.
+    """Wait for the next tensors.
 
     Raises:
-        BaseException: That of another stage.
+        BaseException: The error of another stage.
     """
     found = inbox.get()
     if isinstance(found, BaseException):

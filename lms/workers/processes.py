@@ -1,13 +1,13 @@
-"""Processes of workers: programs of any kind, and copies of one that has TensorFlow.
+"""Worker processes: spawned programs, and forks of a server with TensorFlow imported.
 
     launcher ──> server: imports, once ──> fork ──> program, program, ...
 
-An import takes seconds of a core, more than all else that a small group needs to start
-again. Nothing has run in the server, so that a copy makes its own devices. Linux kills
-all of them when the launcher ends.
+An import takes seconds of a core, more than the rest of a small group's restart.
+TensorFlow has run nothing in the server, so each fork makes its own devices. Linux
+kills all of these processes when the launcher ends.
 
-Known weakness: what a copy sets in `os.environ` for TensorFlow's or Keras's import
-comes too late. Set it before the launcher starts.
+Known weakness: variables that a fork sets in `os.environ` for TensorFlow's or Keras's
+import come too late. Set them before the launcher starts.
 """
 
 import atexit
@@ -36,7 +36,7 @@ _IMPORTED = ["lms.workers.data_parallel", "lms.workers.joining", "lms.fit.callba
 _POLL = 0.01
 _LAST_WORDS = 2.0
 
-# Becomes the program; 1 asks Linux to kill it when the launcher ends (prctl(2)).
+# Replaces itself by the program; PR_SET_PDEATHSIG (1) kills it with the launcher.
 _BECOME = """
 import ctypes, os, sys
 if sys.platform == "linux":
@@ -47,7 +47,7 @@ _ENDS_WITH_LAUNCHER = (sys.executable, "-S", "-c", _BECOME)
 
 
 class Worker:
-    """A process and the thread that passes its lines on."""
+    """A process and the thread that forwards its lines."""
 
     def __init__(
         self, start: Callable[[Connection], Any], say: Callable[[str], None]
@@ -59,19 +59,19 @@ class Worker:
         self._reader.start()
 
     def code(self) -> int | None:
-        """The code it ended with, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while the process runs."""
         if isinstance(self._process, subprocess.Popen):
             return self._process.poll()
         return self._process.exitcode
 
     def signal(self, number: int) -> None:
-        """Send a signal to it and to what it has started, if it still runs."""
+        """Send a signal to the process and its children, if it still runs."""
         if self.code() is None:
-            with suppress(ProcessLookupError):  # it has just begun, or ended
+            with suppress(ProcessLookupError):  # the process has just begun, or ended
                 os.killpg(self._process.pid, number)
 
     def kill(self) -> None:
-        """End it now, and wait for its last lines."""
+        """Kill the process, and wait for its last lines."""
         while self.code() is None:
             self.signal(signal.SIGKILL)
             time.sleep(_POLL)
@@ -79,7 +79,7 @@ class Worker:
 
 
 def is_program(command: Sequence[str]) -> bool:
-    """Tell whether a command is a script or module of this very Python.
+    """Tell whether a command runs a script or module in this Python.
 
     Example:
         >>> is_program([sys.executable, "train.py"]), is_program(["true", "train.py"])
@@ -93,13 +93,13 @@ def is_program(command: Sequence[str]) -> bool:
 
 
 def spawned(command: Sequence[str], environ: Mapping[str, str], out: Connection) -> Any:
-    """Start a program; it writes its lines to `out`."""
+    """Start a program whose lines go to `out`."""
     return subprocess.Popen(
         [*_ENDS_WITH_LAUNCHER, *command],
         env={**environ, "PYTHONUNBUFFERED": "1"},
         stdout=out.fileno(),
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # the launcher alone hears of the terminal
+        start_new_session=True,  # the terminal signals the launcher alone
     )
 
 
@@ -109,7 +109,7 @@ def copied(
     out: Connection,
     imported: Sequence[str] = (),
 ) -> Any:
-    """Start a program as a copy, which has `imported` too; its lines go to `out`."""
+    """Start a program in a fork, with `imported` loaded; its lines go to `out`."""
     context = get_context("forkserver")
     context.set_forkserver_preload([*_IMPORTED, *imported])
     process = context.Process(target=_become, args=(command[1:], dict(environ), out))
@@ -120,11 +120,11 @@ def copied(
 def _become(words: Sequence[str], environ: Mapping[str, str], out: Connection) -> None:
     from lms.tf.measure.free_memory import limit_pinned_memory
 
-    gc.freeze()  # what is imported stays, and need not be walked again
+    gc.freeze()  # imported objects stay: collections skip them
     set_start_method(None, force=True)  # the program may choose
     os.setsid()
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, 9)  # it is killed when the server ends
+        ctypes.CDLL(None).prctl(1, 9)  # the server's end kills this process
     for number in (1, 2):
         os.dup2(out.fileno(), number)
     out.close()
@@ -132,8 +132,8 @@ def _become(words: Sequence[str], environ: Mapping[str, str], out: Connection) -
         stream.reconfigure(line_buffering=True)  # pyright: ignore
     os.environ.clear()
     os.environ.update(environ)
-    limit_pinned_memory()  # as where lms is imported
-    np.random.seed()  # noqa: NPY002 - else all draw the same
+    limit_pinned_memory()  # as an import of lms does
+    np.random.seed()  # noqa: NPY002 - else all draw equal numbers
     try:
         if words[0] == "-m":
             sys.argv = list(words[1:])

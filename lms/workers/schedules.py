@@ -2,13 +2,13 @@
 
     gpipe   stage 0   F0 F1 F2 F3 .  .  B0 B1 B2 B3        all forwards, then backwards
             stage 1   .  F0 F1 F2 F3 B0 B1 B2 B3
-    1f1b    stage 0   F0 F1 .  B0 F2 B1 F3 B2 .  B3        a backward as soon as it can
+    1f1b    stage 0   F0 F1 .  B0 F2 B1 F3 B2 .  B3        each backward early
             stage 1   .  F0 B0 F1 B1 F2 B2 F3 B3
 
-Backwards are in the order of micro-batches in both, so that gradients are added up in
-one order: the numbers do not depend on the schedule. Stages wait for (S-1)/(M+S-1) of
-the time in both where all take as long; `1f1b` holds the inputs of S micro-batches at
-most and not of all M.
+Both schedules run backwards in the order of micro-batches, so that gradients are added
+up in one order: results do not depend on the schedule. In both, stages of equal length
+wait for (S-1)/(M+S-1) of the time; `1f1b` holds the inputs of S micro-batches at most,
+`gpipe` of all M.
 
 Sources: Huang et al., GPipe (NeurIPS 2019), section 2.3; Narayanan et al., PipeDream
 (SOSP 2019), section 3.2, and its flush in Megatron-LM (SC 2021), section 2.2.
@@ -31,8 +31,8 @@ class Action:
     """One micro-batch on one stage.
 
     Args:
-        kind: What is done.
-        micro_batch: Its number, from 0.
+        kind: Direction of the pass.
+        micro_batch: Number of the micro-batch, from 0.
     """
 
     kind: Literal["forward", "backward"]
@@ -43,7 +43,7 @@ Schedule = tuple[tuple[Action, ...], ...]
 
 
 def gpipe(stages: int, micro_batches: int) -> Schedule:
-    """All forwards, then all backwards: the actions of each stage in order.
+    """List the actions of each stage: all forwards, then all backwards.
 
     Example:
         >>> [a.micro_batch for a in gpipe(2, 2)[0]]
@@ -55,7 +55,7 @@ def gpipe(stages: int, micro_batches: int) -> Schedule:
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
-    """Forwards for the stages behind, then a forward and a backward in turn.
+    """List the actions of each stage: warm-up forwards, then both kinds in turn.
 
     Example:
         >>> [a.kind[0] for a in one_f_one_b(2, 3)[0]]
@@ -68,7 +68,7 @@ def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
 
 
 def _in_turn(ahead: int, micro_batches: int) -> tuple[Action, ...]:
-    """Forwards that are so many ahead of the backwards."""
+    """List one stage's actions, with `ahead` forwards before the first pair."""
     found = [Action("forward", i) for i in range(ahead)]
     for i in range(micro_batches):
         if ahead + i < micro_batches:
@@ -83,7 +83,7 @@ SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = MappingProxyType(
 
 
 def most_held(actions: Sequence[Action]) -> int:
-    """The most micro-batches that a stage has begun and not ended.
+    """Count the most micro-batches that a stage has begun and not ended.
 
     Example:
         >>> [most_held(actions) for actions in one_f_one_b(3, 8)]
@@ -99,7 +99,7 @@ def most_held(actions: Sequence[Action]) -> int:
 def play(
     schedule: Schedule, seconds: Callable[[int, Action], Seconds], wire: Seconds = 0.0
 ) -> tuple[Seconds, float]:
-    """Play a schedule: a forward waits for the stage before, a backward for the next.
+    """Simulate a schedule, in which actions wait for their inputs.
 
     Args:
         schedule: Actions by stage.
@@ -107,8 +107,7 @@ def play(
         wire: Seconds between two stages.
 
     Returns:
-        Seconds until all have ended, and the share of the stages' time in which they
-        wait: the bubble.
+        Seconds until all stages end, and the bubble: the share of time that they wait.
 
     Raises:
         ValueError: If stages wait for one another for ever.
@@ -129,13 +128,13 @@ def play(
                 busy += takes
         if len(ended) == before:
             raise ValueError(
-                "`schedule` must let some stage go on, got one in which all wait. "
+                "`schedule` must not deadlock, got one in which all stages wait. "
                 "Let each backward follow its forward."
             )
     return max(ends), 1 - busy / (len(ends) * max(ends))
 
 
 def _source(stage: int, action: Action, stages: int) -> tuple[int, Action] | None:
-    """The action of another stage whose result this one reads."""
+    """Return the action of another stage whose result an action reads, or None."""
     other = stage + (-1 if action.kind == "forward" else 1)
     return (other, action) if 0 <= other < stages else None

@@ -1,14 +1,14 @@
-"""Stages of a model: parts that lie on devices of their own, and their arithmetic.
+"""Stages of a model, each on a device of its own, and their arithmetic.
 
     model ──cut──> stage 0 @GPU:0 ──tensors──> stage 1 @GPU:1 ──> loss
 
-A stage keeps of a micro-batch what came in, and nothing of what it made: its backward
-computes the forward again, with the state of layers (random seeds, statistics) that the
-forward began with. So a stage's backward is a training step of its own, which can be
-planned for the stage's device.
+A stage stores only its inputs of a micro-batch. Its backward pass recomputes the
+forward pass, from the state of layers (random seeds, statistics) before the forward
+pass. So a stage's backward pass is a training step of its own, which can be planned for
+the stage's device.
 
 Known weakness: the layers' variables move to the stage's device; functions that Keras
-traced before still refer to the old ones.
+traced before the move still refer to the old variables.
 
 Source: re-materialisation in GPipe (Huang et al., NeurIPS 2019, section 2.3).
 """
@@ -32,9 +32,9 @@ class Stage:
     """A part of a model on a device.
 
     Args:
-        model: A built Keras model or layer; what it returns is the next one's input.
+        model: A built Keras model or layer; its outputs are the next stage's inputs.
         device: Short name, such as `GPU:1`.
-        is_first: Whether nobody needs the gradients of its inputs.
+        is_first: Whether no stage needs the gradients of its inputs.
     """
 
     model: Any
@@ -43,27 +43,27 @@ class Stage:
 
     @cached_property
     def trainable(self) -> list[Any]:
-        """Its trainable variables."""
+        """Trainable variables of the stage."""
         return list(self.model.trainable_variables)
 
     @cached_property
     def state(self) -> list[Any]:
-        """Its other variables, which a forward may write."""
+        """Other variables of the stage, which a forward pass may write."""
         return list(self.model.non_trainable_variables)
 
     @cached_property
     def sums(self) -> list[Any]:
-        """Variables for the sums of its gradients, on its device."""
+        """Variables on the stage's device that sum the gradients."""
         with tf.device(self.device):
             return [tf.Variable(tf.zeros(v.shape, v.dtype)) for v in self.trainable]
 
     @cached_property
     def without_gradient(self) -> set[int]:
-        """Places of the variables that nothing has a gradient of; known when traced."""
+        """Indices of trainable variables without a gradient; known after tracing."""
         return set()
 
     def forward(self, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Outputs of a micro-batch, and the state that it began with."""
+        """Return the outputs for a micro-batch, and the state before the pass."""
         with tf.device(self.device):
             state = [tf.identity(variable.value) for variable in self.state]
             return self._outputs(inputs), state
@@ -75,15 +75,15 @@ class Stage:
         gradients: Sequence[Any],
         scaled: Callable[[Any], Any],
     ) -> tuple[Any, list[Any]]:
-        """Add a micro-batch's gradients of weights.
+        """Recompute the forward pass, and add a micro-batch's gradients of weights.
 
         Returns:
             The sum of the layers' own losses, and the gradients of the inputs.
 
         Args:
-            inputs: All that came in.
-            state: The state that `forward` began with.
-            gradients: Of the outputs that are real numbers.
+            inputs: The stage's inputs.
+            state: The state that `forward` returned.
+            gradients: Gradients of the floating-point outputs.
             scaled: Scales a loss.
         """
         begun = [*zip(self.state, state, strict=True)]
@@ -101,11 +101,11 @@ class Stage:
     def last(
         self, inputs: Sequence[Any], loss: Callable[[Any], tuple[Any, Any]]
     ) -> tuple[Any, list[Any]]:
-        """Forward and backward of a micro-batch on the last stage.
+        """Run forward and backward of a micro-batch on the last stage.
 
         Args:
-            inputs: All that came in.
-            loss: The loss of the model's outputs, and what gradients are taken of.
+            inputs: The stage's inputs.
+            loss: Maps the model's outputs to the loss and the scaled loss.
         """
         with tf.device(self.device):
             with tf.GradientTape() as tape:
@@ -115,7 +115,7 @@ class Stage:
             return value, self._added(tape, [scaled], inputs, None)
 
     def mean(self, micro_batches: int) -> list[Any]:
-        """The means of the gradients that were added, which begin anew."""
+        """Return the mean gradients of the micro-batches, and reset the sums."""
         with tf.device(self.device):
             means: list[Any] = [one / micro_batches for one in self.sums]
             self.forget_sums()
@@ -124,19 +124,19 @@ class Stage:
         ]
 
     def forget_sums(self) -> None:
-        """Let sums of gradients begin anew."""
+        """Reset the sums of gradients to zero."""
         for one in self.sums:
             one.assign(tf.zeros_like(one))
 
     def move(self) -> None:
-        """Let its variables lie on its device."""
+        """Move the stage's variables to its device."""
         full = compat.device_name(self.device)
         for variable in [*self.trainable, *self.state]:
             if variable.value.device != full:
                 compat.move_variable(variable, full)
 
     def _sought(self, inputs: Sequence[Any]) -> list[Any]:
-        """Inputs whose gradients the stage before needs."""
+        """Select inputs whose gradients the previous stage needs."""
         return [] if self.is_first else _reals(inputs)
 
     def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
@@ -145,7 +145,7 @@ class Stage:
     def _added(
         self, tape: Any, made: list[Any], inputs: Sequence[Any], gradients: Any
     ) -> list[Any]:
-        """Add gradients of weights to their sums; those of the inputs."""
+        """Add gradients of weights to their sums; return gradients of the inputs."""
         weights, reals = [v.value for v in self.trainable], self._sought(inputs)
         found = tape.gradient(made, [*weights, *reals], gradients)
         for i, (one, total) in enumerate(zip(found, self.sums, strict=False)):
@@ -168,7 +168,7 @@ def _reals(tensors: Iterable[Any]) -> list[Any]:
 def cut(model: Any, *, after: Sequence[str], devices: Sequence[str]) -> list[Stage]:
     """Cut a Keras model into stages, each on a device.
 
-    The layers stay the model's own: it saves, loads and predicts as before.
+    The model keeps its layers: the model saves, loads and predicts as before.
 
     Args:
         model: A functional or sequential model, built.
@@ -177,8 +177,8 @@ def cut(model: Any, *, after: Sequence[str], devices: Sequence[str]) -> list[Sta
 
     Raises:
         TypeError: If the model is neither functional nor sequential.
-        ValueError: If a layer is not the model's, or not behind the one before, or a
-            stage has no device.
+        ValueError: If a layer is not the model's or is out of order, or a stage has no
+            device.
 
     Example:
         >>> import keras
@@ -215,7 +215,7 @@ def cut(model: Any, *, after: Sequence[str], devices: Sequence[str]) -> list[Sta
 
 
 def _part(inputs: list[Any], outputs: list[Any], name: str) -> Any:
-    """The part of a model between tensors; some may pass it as they are."""
+    """Make the model between tensors; an input that is an output passes through."""
     own = {id(tensor) for tensor in inputs}
     made = [
         keras.layers.Identity()(tensor) if id(tensor) in own else tensor
@@ -225,7 +225,7 @@ def _part(inputs: list[Any], outputs: list[Any], name: str) -> Any:
 
 
 def _places(model: Any, after: Sequence[str]) -> dict[int, int]:
-    """The stage of each op of a model, by its identity."""
+    """Map the identity of each op of a model to its stage."""
     names = [op.name for op in model.operations]
     missing = [name for name in after if name not in names]
     if missing:
@@ -245,7 +245,7 @@ def _places(model: Any, after: Sequence[str]) -> dict[int, int]:
 
 
 def _made_in(model: Any, places: dict[int, int]) -> list[tuple[Any, int, int]]:
-    """Each tensor of a model, with the stage that makes it and the last to read it."""
+    """List a model's tensors, each with its producer's stage and its last reader's."""
     made, read = {}, {}
     for operation, inputs, outputs in compat.calls_in(model):
         stage = places[id(operation)] if inputs else 0
@@ -259,13 +259,13 @@ def _made_in(model: Any, places: dict[int, int]) -> list[tuple[Any, int, int]]:
 
 
 def read_stages(stages: Sequence[Any]) -> tuple[Stage, ...]:
-    """Read what a user gives as stages: each a `Stage`, or a model and its device.
+    """Read a user's stages: each a `Stage`, or a model and its device.
 
     Raises:
-        TypeError: If one has no device.
-        ValueError: If there is none, its device is not here, it is not built, or two
-            have a variable in common.
-        UnsupportedError: If a stage has nothing that can be trained.
+        TypeError: If a stage has no device.
+        ValueError: If there is no stage, a device is not present, a model is not built,
+            or two stages share a variable.
+        UnsupportedError: If no stage has a trainable variable.
     """
     found = tuple(map(_read, stages))
     if not found:

@@ -43,8 +43,8 @@ def test_a_full_disk_is_a_line_that_says_what_to_do() -> None:
     code, said = ended(fill_the_disk)
     assert code == 2
     assert said == (
-        "Error: a file must be usable, got: No space left on device. Look at its path, "
-        "its permissions, and the room on its disk. Go on."
+        "Error: could not use a file: No space left on device. Check its path, "
+        "its permissions, and the free space on its disk. Go on."
     )
 
 
@@ -54,7 +54,7 @@ def test_errors_of_our_own_are_told_as_they_are() -> None:
     assert ended(fail(FileNotFoundError(own))) == (2, f"Error: {own}")
     assert ended(fail(HostMemoryError(own))) == (3, f"Error: {own}")
     code, said = ended(fail(MemoryError("Unable to allocate 3 EiB")))
-    assert (code, "too little (Unable to allocate 3 EiB)" in said) == (3, True)
+    assert (code, "memory (Unable to allocate 3 EiB)" in said) == (3, True)
 
 
 def test_a_mistake_in_the_program_keeps_its_traceback(
@@ -120,5 +120,5 @@ def test_a_file_that_has_no_room_is_named_and_not_left_half_done(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert code == 2
-    assert said.startswith(f"Error: `{path}` must be usable, got: File t")
+    assert said.startswith(f"Error: could not use `{path}`: File t")
     assert list(tmp_path.iterdir()) == []

@@ -62,7 +62,7 @@ def test_all_devices_copy_at_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_device_that_cannot_copy_ends_the_others() -> None:
-    with pytest.raises(link_bandwidth.LMSError, match="2 devices must copy at once"):
+    with pytest.raises(link_bandwidth.LMSError, match="could not copy on 2 devices"):
         link_bandwidth._at_once(2, (1024, "neither", True, 0.01))
 
 

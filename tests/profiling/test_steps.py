@@ -97,7 +97,7 @@ def test_the_callback_watches_whole_executions_or_says_why(folder: Path) -> None
     assert found["watched"] == [0, 4]
     assert len(found["step_seconds"]) == 4
     said = (folder / "stderr").read_text()
-    for words in ("Steps are not watched", "late.json is not written: no step"):
+    for words in ("Could not watch steps", "late.json is not written: no step"):
         assert said.count(words) == 1
 
 

@@ -52,7 +52,7 @@ def test_the_exit_code_is_the_command_s_and_a_missing_counter_is_named(
     text += "except KeyboardInterrupt: time.sleep(1); raise SystemExit(7)"
     done = on_card(f"--output={path}", "--", sys.executable, "-c", text)
     assert done.returncode == 7, done.stderr
-    assert "busy: not told" in done.stdout
+    assert "busy: unknown" in done.stdout
     found = read_result(path)
     assert found["settings"]["exit_code"] == 7
     assert set(found["gpus"][0]["gpu_utilisation"]) == {"not available"}

@@ -1,11 +1,11 @@
 // Kernels of device type GPU that run TensorFlow's own CPU kernels.
 //
-// TensorFlow's wheel for Linux has its CUDA kernels registered, with the types they
-// take and the arguments that they want in host memory. Each of them is registered here
-// again, with a higher priority: so placement and memory types are those of a real GPU.
-// What runs is the CPU kernel of the same op, oneDNN's where it has one, on the emulated
-// device's tensors (they are host memory) and with the emulated device's allocator:
-// `LocalDevice` gives every device the CPU's thread pool.
+// TensorFlow's wheel for Linux registers its CUDA kernels with their types and the
+// arguments that must lie in host memory. Each of these kernels is registered here again,
+// with a higher priority: so placement and memory types are a real GPU's. The kernel that
+// runs is the op's CPU kernel, oneDNN's if there is one, on the emulated device's tensors
+// (which are host memory) and with the emulated device's allocator: `LocalDevice` gives
+// every device the CPU's thread pool.
 //
 //   launch (TensorFlow's thread)   | compute | compute |         <- memory is taken
 //   compute stream (its clock)         |  passes  |  passes  |   <- events, copies wait
@@ -97,7 +97,7 @@ class AsyncDelegate : public AsyncOpKernel {
   AsyncDelegate(OpKernelConstruction* construction, std::unique_ptr<OpKernel> inner)
       : AsyncOpKernel(construction), inner_(std::move(inner)) {}
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    { Launch launch(context, this); }  // takes no time: its outputs are not known yet
+    { Launch launch(context, this); }  // takes no time: the outputs are not known yet
     inner_->AsAsync()->ComputeAsync(context, std::move(done));
   }
 
@@ -105,8 +105,8 @@ class AsyncDelegate : public AsyncOpKernel {
   std::unique_ptr<OpKernel> inner_;
 };
 
-// oneDNN's kernels, by the ops that they stand for: those that mkl_layout_pass.cc puts
-// into a CPU's graph and that have the same inputs and outputs.
+// oneDNN's kernels by the ops that they replace: kernels that mkl_layout_pass.cc puts
+// into a CPU's graph and that have equal inputs and outputs.
 inline const std::unordered_map<std::string, std::string>& onednn_ops() {
   static auto* all = new std::unordered_map<std::string, std::string>{
       {"Conv2D", "_MklNativeConv2D"},
@@ -135,7 +135,7 @@ inline const std::unordered_map<std::string, std::string>& onednn_ops() {
   return *all;
 }
 
-// Whether oneDNN has a kernel for the node, with its types; it then is that kernel's.
+// Makes a node oneDNN's if oneDNN has a kernel for its op and types; returns whether.
 inline bool AsOneDnn(NodeDef* node) {
   if (!IsMKLEnabled()) return false;
   auto found = onednn_ops().find(node->op());

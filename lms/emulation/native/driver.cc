@@ -1,8 +1,8 @@
 // libcuda.so.1, libcudart.so.12 and NVML of an emulated card.
 //
-// TensorFlow's own GPU runtime runs on it: BaseGPUDevice, GPUUtil, the pool of pinned
-// memory, logical devices. On a dry card the host code of TensorFlow's CUDA kernels runs
-// too, and a launch only counts; on a computing one such a launch is an error.
+// TensorFlow's own GPU runtime runs on this driver: BaseGPUDevice, GPUUtil, the pool of
+// pinned memory, logical devices. On a dry card the host code of TensorFlow's CUDA kernels
+// runs too, and a launch is only counted; on a computing card such a launch is an error.
 #include "third_party/gpus/cuda/include/cuda.h"
 #include "third_party/gpus/cuda/include/cuda_runtime_api.h"
 
@@ -17,7 +17,7 @@ struct CUstream_st {
   card::Stream stream;
 };
 struct CUevent_st {
-  std::atomic<double> at{0};  // the moment when it is reached
+  std::atomic<double> at{0};  // the moment when the event is reached
 };
 struct CUctx_st {
   int card = 0;
@@ -49,7 +49,7 @@ Stream& Of(CUstream stream) {
   return stream->stream;
 }
 
-// As many as CUDA_VISIBLE_DEVICES names, as CUDA's own driver does; none for "-1".
+// Counts visible cards by CUDA_VISIBLE_DEVICES, as CUDA's driver does; 0 for "-1".
 int Cards() {
   const int all = std::min(kMostCards, static_cast<int>(Setting("LMS_CARD_COUNT", 1)));
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -61,8 +61,8 @@ int Cards() {
 
 int Capability() { return static_cast<int>(Setting("LMS_CARD_CAPABILITY", 80)); }
 
-// What the card is told to be, 0 for no limit: what was measured of another card is then
-// not taken for this one's. The number tells all apart; TensorFlow reads 63 characters.
+// Names a card by its rates (0: no limit), so that measurements of one card are not used
+// for another. A hash of all settings makes names unique; TensorFlow reads 63 characters.
 std::string Name() {
   uint32_t all = 2166136261u;  // FNV-1a
   for (const char* name : {"H2D", "D2H", "LATENCY", "FLOPS", "HALF_FLOPS",
@@ -78,8 +78,8 @@ std::string Name() {
   return name;
 }
 
-// TensorFlow keeps some for the system: 225 MiB of a device below 2 GiB, else by its
-// capability. So much more is reported, so that LMS_CARD_MEMORY is TensorFlow's limit.
+// Reports more memory than LMS_CARD_MEMORY, TensorFlow's limit, by the bytes that
+// TensorFlow keeps for the system: 225 MiB below 2 GiB, else by compute capability.
 int64_t Reported() {
   const int64_t limit = Memory(), small = limit + (225ll << 20);
   const int major = Capability() / 10;
@@ -89,14 +89,14 @@ int64_t Reported() {
 
 void* At(CUdeviceptr at) { return reinterpret_cast<void*>(at); }
 
-thread_local int64_t launches = 0;  // of the calling thread
+thread_local int64_t launches = 0;  // launches of the calling thread
 
 void Launch() {
   ++launches;
   counters().launches += 1;
 }
 
-// A kernel for a GPU: done on a dry card; on a computing one it cannot be.
+// Counts a launch of a GPU kernel on a dry card; fails on a computing card.
 bool LaunchKernel() {
   if (!IsDry()) {
     std::fprintf(stderr, "emulated card: a kernel for a GPU was launched\n");
@@ -106,7 +106,7 @@ bool LaunchKernel() {
   return true;
 }
 
-// A copy of pageable memory returns when it has ended, as CUDA's does.
+// Queues a copy; a copy of pageable memory returns only at its end, as CUDA's does.
 CUresult Enqueue(CUstream stream, Direction direction, void* to, const void* from,
                  size_t size) {
   static const char* names[3] = {"H2D", "D2H", "D2D"};
@@ -270,8 +270,8 @@ EXPORT CUresult cuMemFree(CUdeviceptr at) {
   GiveDevice(At(at));
   return CUDA_SUCCESS;
 }
-// Pools (`TF_GPU_ALLOCATOR=cuda_malloc_async`): the driver maps pages anew, so bytes count and holes do
-// not. Allocations and frees are in a stream's order: what is freed there may be taken there at once.
+// Pools (`TF_GPU_ALLOCATOR=cuda_malloc_async`) count bytes: the driver remaps pages, so there
+// is no fragmentation. Bytes that a stream frees can be taken in that stream at once.
 struct Pool {
   std::mutex mutex;
   int64_t used = 0, high = 0;
@@ -496,7 +496,7 @@ EXPORT CUresult cuMemsetD32(CUdeviceptr at, unsigned int value, size_t count) {
   return cuMemsetD32Async(at, value, count, nullptr);
 }
 
-// Modules and functions: any address that is not zero.
+// Handles of modules and functions: any address that is not zero.
 namespace {
 int something = 0;
 template <typename T>
@@ -606,7 +606,7 @@ EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 EXPORT cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
-  *value = Attribute(static_cast<CUdevice_attribute>(which));  // the same numbers
+  *value = Attribute(static_cast<CUdevice_attribute>(which));  // both enums have equal numbers
   return cudaSuccess;
 }
 EXPORT cudaError_t cudaGetLastError() { return cudaSuccess; }
@@ -705,7 +705,7 @@ EXPORT void __cudaRegisterFunction(void**, const char*, char*, const char*, int,
 EXPORT void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 EXPORT char __cudaInitModule(void**) { return 1; }
 
-// ------------------------------------------- what says which devices there are
+// ----------------------------------------------------- inventory: cuDNN, NVML
 
 EXPORT size_t cudnnGetVersion() { return 90300; }
 EXPORT size_t cudnnGetCudartVersion() { return 12050; }
@@ -729,7 +729,7 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void** device) {
   return 0;
 }
 EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
-  int bus = 1;  // as cuDeviceGetPCIBusId says: after the domain
+  int bus = 1;  // after the domain, as in cuDeviceGetPCIBusId
   const char* colon = std::strchr(id, ':');
   if (colon != nullptr) std::sscanf(colon + 1, "%x", &bus);
   return nvmlDeviceGetHandleByIndex_v2(bus - 1, device);
@@ -751,7 +751,8 @@ EXPORT int nvmlDeviceGetUUID(void*, char* uuid, unsigned int length) {
   std::snprintf(uuid, length, "GPU-00000000-0000-0000-0000-000000000001");
   return 0;
 }
-// The first with 16 lanes as fast as the link; not supported are NVLink, and no limit.
+// Returns the first generation whose 16 lanes reach the link's rate; "not supported" (3)
+// for NVLink and for a link without a limit.
 EXPORT int nvmlDeviceGetMaxPcieLinkGeneration(void*, unsigned int* generation) {
   const double rate = Setting("LMS_CARD_H2D", 0);
   for (*generation = 1; *generation <= 5; ++*generation) {
@@ -817,9 +818,9 @@ EXPORT void lms_card_pass(void* stream, double seconds, const char* name, int64_
   counters().computed += computed;
   Of(static_cast<CUstream>(stream)).Add(seconds, 0, name, bytes);
 }
-// Begins a trace, or ends it and writes it: one line for each kernel and copy, with the
-// lane (0 kernels, 1 to the device, 2 to the host), the seconds of its begin, end and of
-// when the host queued it, bytes, name. Returns `errno` where it cannot be written.
+// Begins a trace (null path), or writes and ends it: a line for each kernel and copy, with
+// lane (0 kernels, 1 to the device, 2 to the host), seconds of begin, end and queueing by
+// the host, bytes, name. Returns `errno` if the file cannot be written.
 EXPORT int lms_card_trace(const char* path) {
   std::lock_guard<std::mutex> lock(trace().mutex);
   if (path != nullptr) {

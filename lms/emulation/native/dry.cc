@@ -1,13 +1,13 @@
-// Ops of device type GPU on a card that is not there.
+// Kernels of device type GPU that allocate and launch, but do not compute.
 //
-// TensorFlow's own CUDA kernels run: their host code takes outputs, forwards inputs, asks
-// for scratch and launches, exactly as on a card; the launches do nothing. So what is
-// allocated is the truth, and needs no model. Here each kernel is wrapped:
+// TensorFlow's own CUDA kernels run: their host code allocates outputs, forwards inputs,
+// allocates scratch and launches, exactly as on a card; the launches do nothing. So
+// allocations are a GPU's, and need no model. Here each kernel is wrapped:
 //
-//   - an op that launched something lets the compute stream pass a modelled time;
-//   - an op that reads and makes small tensors only is computed by TensorFlow's CPU kernel,
-//     at once: counters, conditions and seeds keep their values;
-//   - small results of what was not computed are zeros (a bool's: true).
+//   - an op that launched something adds a modelled time to the compute stream;
+//   - TensorFlow's CPU kernel computes an op that reads and writes small tensors only, at
+//     once: counters, conditions and seeds keep their values;
+//   - other ops write zeros to small results (true to a bool).
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -42,10 +42,10 @@ namespace card {
 
 using namespace tensorflow;
 
-constexpr int64_t kSmall = 16384;  // bytes up to which values are kept true, as in engine.h
+constexpr int64_t kSmall = 16384;  // bytes up to which values are computed, as in engine.h
 
-// Kernels of TensorFlow that neither compute nor launch, or must not be run twice or
-// elsewhere: they stay as they are.
+// Kernels of TensorFlow that are not wrapped: they neither compute nor launch, or must not
+// run twice or on another device.
 bool StaysAsItIs(const NodeDef& node, const OpDef& op) {
   static const auto* names = new std::set<std::string>{
       "Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "Const", "_Arg",
@@ -66,7 +66,7 @@ bool StaysAsItIs(const NodeDef& node, const OpDef& op) {
   return false;
 }
 
-// Kernels of the CPU that do not take what a GPU's may be given (channels first).
+// Excludes ops whose CPU kernel rejects some nodes of a GPU (channels first).
 bool MayBeComputed(const NodeDef& node, const OpDef& op) {
   if (node.attr().count("data_format")) return false;
   if (node.op().rfind("_Fused", 0) == 0) return false;
@@ -139,7 +139,7 @@ class Dry : public OpKernel {
   const Tensor* const_tensor() const override { return own_->const_tensor(); }
 
  private:
-  // Whether all outputs are small, by the op's shape function.
+  // Returns whether all outputs are small, by the op's shape function.
   bool MakesLittle(OpKernelContext* context, const std::vector<TensorShape>& in) {
     if (num_outputs() == 0) return true;
     if (data_ == nullptr || data_->shape_inference_fn == nullptr) return false;
@@ -199,7 +199,7 @@ class Dry : public OpKernel {
   std::vector<TensorShape> last_;
 };
 
-// Assertions say nothing about numbers that were not computed.
+// Assertions do nothing, since the numbers that they check were not computed.
 class Silent : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -215,7 +215,7 @@ class Wrapping : public kernel_factory::OpKernelFactory {
       : own_(std::move(own)), on_cpu_(on_cpu) {}
   OpKernel* Create(OpKernelConstruction* construction) override {
     const NodeDef node = construction->def();
-    const bool is_rnn = IsRnn(node.op());  // cuDNN's own sizes are not known
+    const bool is_rnn = IsRnn(node.op());  // sizes of cuDNN's buffers are unknown
     std::unique_ptr<OpKernel> own(
         is_rnn                      ? MakeRnn(construction)
         : IsUpdateSlice(node.op()) ? new UpdateSlice(construction)
@@ -247,7 +247,7 @@ class Wrapping : public kernel_factory::OpKernelFactory {
   }
 
  private:
-  // Whether all that it reads and makes lies in the host's memory: then it computes there.
+  // Returns whether all inputs and outputs lie in host memory: the kernel computes there.
   static bool IsOnHost(const OpKernel& kernel) {
     for (auto type : kernel.input_memory_types()) {
       if (type != HOST_MEMORY) return false;
@@ -262,8 +262,8 @@ class Wrapping : public kernel_factory::OpKernelFactory {
   bool on_cpu_;
 };
 
-// TensorFlow's registry, as its op_kernel.cc has it (2.21): which kernels there are stays
-// as it is, and only how those of a GPU are made is changed.
+// TensorFlow's registry, as in its op_kernel.cc (2.21). The set of kernels stays; only the
+// factories of GPU kernels, and of assertions, are replaced.
 struct Registration {
   const KernelDef def;
   const std::string name;

@@ -1,10 +1,9 @@
-// A card made of host memory: what both fronts (computing, dry) and the driver share.
+// A card made of host memory: the base of both fronts (computing, dry) and the driver.
 //
-// A stream is a clock. How long its work takes is known when it is queued, so queueing
-// adds up times, and threads sleep only where CUDA would make them wait. What is copied
-// is copied when it is queued: kernels have computed when they are launched, so every
-// copy finds its bytes. On a dry card memory is address space that nobody touches, and
-// only small values are moved.
+// A stream is a clock. The time of work is known when it is queued, so queueing adds up
+// times, and threads sleep only where CUDA would make them wait. A copy moves its bytes
+// when it is queued: kernels compute at their launch, so the bytes are there. On a dry
+// card memory is address space without pages, and only small values are moved.
 #pragma once
 
 #include <sys/mman.h>
@@ -44,7 +43,7 @@ struct Counters {
   std::atomic<int64_t> bytes[3]{}, copies[3]{}, pageable[3]{};
   std::atomic<int64_t> device_bytes[kMostCards]{}, pinned_bytes{0}, pinned_peak{0};
   std::atomic<int64_t> kernels{0}, launches{0}, computed{0};
-  std::atomic<int64_t> busy[3]{};  // nanoseconds of the card: kernels, copies in, out
+  std::atomic<int64_t> busy[3]{};  // nanoseconds of kernels, copies in, copies out
 };
 
 inline Counters& counters() {
@@ -54,7 +53,7 @@ inline Counters& counters() {
 
 // ------------------------------------------------------------------------- time
 
-// Seconds of the card since the first call: the wall's, divided by the time scale.
+// Seconds on the card's clock since the first call: wall time over the time scale.
 inline double Scale() {
   static double scale = Setting("LMS_CARD_TIME_SCALE", 1);
   return scale;
@@ -72,7 +71,7 @@ inline void SleepUntil(double moment) {
       Start() + std::chrono::nanoseconds(static_cast<int64_t>(moment * Scale() * 1e9)));
 }
 
-struct Span {  // for the trace
+struct Span {  // a kernel or copy of the trace
   int lane;
   double begin, end, queued;
   int64_t bytes;
@@ -90,7 +89,7 @@ inline Trace& trace() {
 
 class Stream {
  public:
-  // Queues work of so many seconds.
+  // Queues work that takes `seconds`.
   void Add(double seconds, int lane, const char* name, int64_t bytes) {
     const double now = Now();
     double begin, end;
@@ -123,7 +122,7 @@ class Stream {
   double end_ = 0;
 };
 
-// Calls of the host that a stream asked for, at their moments.
+// Host functions that streams queued, run at their moments.
 class Calls {
  public:
   static Calls& One() {
@@ -164,16 +163,16 @@ class Calls {
 struct Region {
   uintptr_t start = 0;
   size_t size = 0;
-  int owner = 0;  // the card that it was taken for
+  int owner = 0;  // the card of this memory
 };
 
-class Regions {  // memory by its start, so that an address says what it is
+class Regions {  // memory by start address, to find the region of any address
  public:
   void* Take(size_t size, int owner) {
     void* start = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (start == MAP_FAILED) return nullptr;
-    // A small value that is written to a dry card shall not cost 2 MiB.
+    // Else a small value on a dry card would take a page of 2 MiB.
     if (IsDry()) madvise(start, size, MADV_NOHUGEPAGE);
     std::lock_guard<std::mutex> lock(mutex_);
     const auto at = reinterpret_cast<uintptr_t>(start);
@@ -192,7 +191,7 @@ class Regions {  // memory by its start, so that an address says what it is
     munmap(start, region.size);
     return region;
   }
-  // The region that holds an address; of no bytes where none does.
+  // Returns the region that holds an address, or an empty one.
   Region Find(const void* at) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto address = reinterpret_cast<uintptr_t>(at);
@@ -218,7 +217,7 @@ inline Regions& pinned_memory() {
   return *all;
 }
 
-// Bytes that TensorFlow may use of a card.
+// TensorFlow's limit on a card, in bytes.
 inline int64_t Memory() {
   static int64_t bytes = static_cast<int64_t>(Setting("LMS_CARD_MEMORY", 512 << 20));
   return bytes;
@@ -227,7 +226,7 @@ inline int64_t Memory() {
 inline void* TakeDevice(size_t size, int card) {
   std::atomic<int64_t>& taken = counters().device_bytes[card];
   const int64_t now = taken.fetch_add(size) + size;
-  // TensorFlow's allocator has the limit; what the runtime takes for itself comes on top.
+  // TensorFlow's allocator obeys the limit; the runtime's own memory comes on top.
   void* found = now > Memory() + (1ll << 31) ? nullptr : device_memory().Take(size, card);
   if (found == nullptr) taken -= size;
   return found;
@@ -253,10 +252,10 @@ inline void GivePinned(void* start) {
   counters().pinned_bytes -= pinned_memory().Give(start).size;
 }
 
-// A dry card keeps small values true.
+// Returns whether values of this size are real: on a dry card up to 16 KiB.
 inline bool IsTrue(size_t size) { return !IsDry() || size <= 16384; }
 
-// Counts a copy, moves its bytes, and says how long it takes; no time at a rate of 0.
+// Counts a copy, moves its bytes, and returns its seconds: 0 at a rate of 0.
 inline double Copy(Direction direction, void* to, const void* from, size_t size) {
   static double rates[3] = {Setting("LMS_CARD_H2D", 0), Setting("LMS_CARD_D2H", 0),
                             Setting("LMS_CARD_BANDWIDTH", 0) / 2};

@@ -1,9 +1,9 @@
 // XLA cannot compile for an emulated card. TensorFlow asks a creator whether a function
-// that must be compiled (`jit_compile=True`, Keras's "auto") has a kernel of XLA's. Where
-// such a function is called within another one, this creator says no, and TensorFlow
-// calls it as any other. Where it is called by itself, TensorFlow would put all of it on
-// the card, as it is; so it gets a kernel that calls it: with its ops placed and its graph
-// optimised, as without `jit_compile`.
+// that must be compiled (`jit_compile=True`, Keras's "auto") has a kernel of XLA's. For a
+// function that another function calls, this creator says no, and TensorFlow makes a
+// plain call. A function that is called by itself would run whole on the card, neither
+// placed nor optimised. So the creator makes a kernel that calls the function: its ops are
+// placed and its graph is optimised, as without `jit_compile`.
 #pragma once
 
 #include <memory>

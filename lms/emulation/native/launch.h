@@ -1,4 +1,4 @@
-// A kernel's launch on a computing card: at its end its time begins to pass on the stream.
+// A kernel's launch on a computing card: its end queues the kernel's time on the stream.
 #pragma once
 
 #include "tensorflow/core/framework/op_kernel.h"

@@ -1,7 +1,7 @@
-// Kernels that need care. Those with channels first, which Eigen's do not take and
-// oneDNN's take slowly: what they read and make is turned, in the host's memory, so that
-// the device's holds what a GPU's would. TensorFlow's layout optimiser asks for them
-// where there is a GPU. And oneDNN's (`refusals.h`).
+// Kernels with converted inputs and outputs: channels-first ones, which TensorFlow's
+// layout optimiser makes where there is a GPU, which Eigen lacks and oneDNN runs slowly;
+// and ones of half precision that a CPU lacks. Tensors are converted in host memory, so
+// that device memory holds a GPU's bytes. Also runs oneDNN's kernels (`refusals.h`).
 #pragma once
 
 #include <map>
@@ -20,10 +20,10 @@ namespace card {
 
 using namespace tensorflow;
 
-// Inputs and outputs (by position) that are images.
+// Positions of an op's inputs and outputs that are images.
 struct Images {
   std::vector<int> inputs, outputs;
-  int sizes = -1;  // the input that has the shape of an image
+  int sizes = -1;  // position of the input that holds an image's shape
 };
 
 inline const std::map<std::string, Images>& images() {
@@ -75,7 +75,7 @@ inline void ChannelToEnd(AttrValue* value, int each) {
   put(n - 1, 1);
 }
 
-// Types of half precision in a node's attributes, made single.
+// Replaces half precision by single precision in a node's attributes.
 inline NodeDef InSingle(NodeDef node) {
   for (auto& [name, value] : *node.mutable_attr()) {
     if (value.type() == DT_HALF) value.set_type(DT_FLOAT);
@@ -92,8 +92,8 @@ inline bool IsOnCpu(const NodeDef& node) {
   return FindKernelDef(DeviceType(DEVICE_CPU), node, &kernel, nullptr).ok();
 }
 
-// Ops of half precision that only a GPU has: they are computed in single precision. Those
-// named here have a CPU's kernel that refuses some nodes.
+// Returns whether a node is of half precision that only a GPU has, to be computed in
+// single precision. CPU kernels of the ops named here reject some nodes.
 inline bool IsHalf(const NodeDef& node) {
   static const std::set<std::string> refusing = {"_FusedConv2D", "_FusedMatMul", "Conv2D",
                                                  "Conv2DBackpropFilter",
@@ -103,7 +103,7 @@ inline bool IsHalf(const NodeDef& node) {
   return refusing.count(node.op()) || (!IsOnCpu(node) && IsOnCpu(single));
 }
 
-// Turns the node's attributes; whether its tensors must be turned, too.
+// Converts a node's attributes to channels last; returns whether tensors change, too.
 inline bool ChannelsLast(NodeDef* node) {
   const bool is_half = IsHalf(*node);
   if (is_half) *node = InSingle(*node);
@@ -214,7 +214,7 @@ class Careful : public OpKernel {
         context->device()->name() + " by allocator " + allocator->Name());
   }
 
-  // In the host's memory: a real GPU needs none for it.
+  // Converts in host memory: a real GPU needs no memory for this.
   template <typename From, typename To>
   static Tensor Cast(const Tensor& from) {
     Tensor to(DataTypeToEnum<To>::value, from.shape());
@@ -252,7 +252,7 @@ class Careful : public OpKernel {
     const int64_t pixels = from.NumElements() / (batch * channels);
     auto* source = static_cast<const Element*>(from.data());
     auto* target = static_cast<Element*>(to->data());
-    auto move = [&](int64_t begin, int64_t end) {  // of the pixels of all images
+    auto move = [&](int64_t begin, int64_t end) {  // pixels, counted over all images
       for (int64_t at = begin; at < end; ++at) {
         const int64_t first = at / pixels * channels * pixels + at % pixels;
         for (int64_t c = 0; c < channels; ++c) {
@@ -283,7 +283,7 @@ class Careful : public OpKernel {
     return moved;
   }
 
-  // Whether an output is of half precision, and was computed in single.
+  // Returns whether an output of half precision was computed in single.
   bool MadeHalf(int i) const { return is_half_ && output_type(i) == DT_HALF; }
 
   std::unique_ptr<OpKernel> inner_;

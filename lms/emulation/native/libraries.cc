@@ -1,5 +1,5 @@
-// cuDNN and cuBLAS of a card that is not there: each convolution has one algorithm, without
-// a workspace; nothing is computed. What is not here is made by missing.py.
+// cuDNN and cuBLAS of a dry card: each convolution has one algorithm, without a workspace,
+// and computes nothing. missing.py makes the other functions.
 #include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cudnn.h>

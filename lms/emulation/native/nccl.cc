@@ -1,6 +1,6 @@
-// libnccl.so.2 of emulated cards: what MirroredStrategy adds up with. All cards are of one
-// process, so the last one that comes to a call does the work of all; the others wait for
-// it in their threads. Values are added in the order of the cards.
+// libnccl.so.2 of emulated cards: MirroredStrategy's reductions. All cards are of one
+// process, so the last card that enters a call does the work of all; other cards wait in
+// their threads. Values are added in the order of the cards.
 //
 // Known limit: no point-to-point calls, and copies between cards take no time.
 #include <Eigen/Core>
@@ -42,7 +42,7 @@ struct Meeting {  // one collective call, of all ranks
 struct Group {  // the ranks that share an id
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<int64_t, std::shared_ptr<Meeting>> meetings;  // by their number
+  std::map<int64_t, std::shared_ptr<Meeting>> meetings;  // by number of the call
 };
 
 }  // namespace
@@ -53,7 +53,7 @@ struct ncclUniqueId {
 struct ncclComm {
   std::shared_ptr<Group> group;
   int ranks, rank;
-  int64_t number = 0;  // of the next call
+  int64_t number = 0;  // number of the next call
 };
 
 namespace {
@@ -79,7 +79,7 @@ T Reduced(const std::vector<Call>& calls, size_t at, int reduction) {
   return reduction == 4 ? static_cast<T>(all / static_cast<T>(calls.size())) : all;
 }
 
-// Values are read before any is written at their place: outputs may be the inputs.
+// Reads an element of all ranks before writing it: outputs may be the inputs.
 template <typename T>
 void Reduce(const std::vector<Call>& calls) {
   const Call& first = calls[0];
@@ -136,7 +136,7 @@ void Do(const std::vector<Call>& calls) {
       }
     }
   }
-  for (const Call& one : calls) {  // each stream goes on when all have come so far
+  for (const Call& one : calls) {  // each stream waits for all streams
     CUevent event;
     cuEventCreate(&event, 0);
     cuEventRecord(event, one.stream);
@@ -147,7 +147,7 @@ void Do(const std::vector<Call>& calls) {
 }
 
 using Waiting = std::pair<std::shared_ptr<Group>, std::shared_ptr<Meeting>>;
-thread_local int depth = 0;  // of ncclGroupStart
+thread_local int depth = 0;  // nesting depth of ncclGroupStart
 thread_local std::vector<Waiting> waiting;
 
 void WaitForAll() {

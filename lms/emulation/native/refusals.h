@@ -1,6 +1,6 @@
-// What oneDNN's kernels are given, which do not survive an allocator that refuses: they
-// go on without the memory. Here they get other memory instead; when they are done the
-// op fails, as on a GPU.
+// A lenient allocator for oneDNN's kernels, which ignore a failed allocation and go on
+// without the memory. Here such a kernel gets host memory instead; when the kernel is done
+// the op fails, as on a GPU.
 #pragma once
 
 #include <cstdlib>
@@ -17,7 +17,7 @@ namespace card {
 
 using namespace tensorflow;
 
-inline size_t& Refused() {  // bytes that this thread's kernel was refused
+inline size_t& Refused() {  // bytes of this thread's last failed allocation
   static thread_local size_t bytes = 0;
   return bytes;
 }

@@ -1,17 +1,16 @@
 // A stand-in for cuDNN's LSTM and GRU, which only a GPU has: CudnnRNN, its V2 and V3, and
-// their gradients, for one layer in one direction, which is what Keras calls.
+// their gradients, for one layer in one direction, the only form that Keras calls.
 //
-// A sequence needs no other one, so each block of sequences runs through all steps by
-// itself. The gradient leaves the gates' gradients in a workspace; from it the
-// parameters' are summed up in the order of the steps. So results do not depend on how
-// many threads there are.
+// Sequences are independent, so each block of sequences runs through all steps by itself.
+// The gradient op writes the gates' gradients into a workspace, then sums the parameters'
+// gradients in the order of the steps. So results do not depend on the number of threads.
 //
 //   params    W of each gate [H, I], R of each gate [H, H], biases of W, biases of R
 //   gates     LSTM: i f g o; GRU (reset after the product): r z n
 //   reserve   of a step: i f g o c, or r z n q with q = R_n h + b
 //   workspace of a step: gradients of i f g o, or of r z n q
 //
-// On a dry card memory is taken, and nothing is computed.
+// A dry card allocates the memory and computes nothing.
 #pragma once
 
 #include <algorithm>
@@ -34,15 +33,15 @@ struct RnnSizes {
   bool is_lstm = false, time_major = true;
 
   int64_t params() const { return gates * units * (input + units + 2); }
-  int64_t kept() const { return is_lstm ? 5 : 4; }  // units of the reserve, each step
-  // Where the rows of a step begin in an input or output, and how far apart they are.
+  int64_t kept() const { return is_lstm ? 5 : 4; }  // vectors of the reserve, each step
+  // First element of a step's row in an input or output, and the distance between rows.
   int64_t First(int64_t step, int64_t row, int64_t width) const {
     return (time_major ? step * batch + row : row * steps + step) * width;
   }
   int64_t Apart(int64_t width) const { return time_major ? width : steps * width; }
 };
 
-// What both directions share. T: the tensors' type; C: what is computed in.
+// The base of both directions. T: the tensors' type; C: the type of computations.
 template <typename T>
 class Rnn : public OpKernel {
  public:
@@ -55,7 +54,7 @@ class Rnn : public OpKernel {
           const Eigen::Matrix<std::remove_const_t<E>, -1, -1, Eigen::RowMajor>,
           Eigen::Matrix<E, -1, -1, Eigen::RowMajor>>,
       0, Eigen::OuterStride<>>;
-  static constexpr int64_t kBlock = 16;  // sequences, or units, that a thread takes
+  static constexpr int64_t kBlock = 16;  // sequences, or rows of parameters, of a block
 
   explicit Rnn(OpKernelConstruction* construction) : OpKernel(construction) {
     std::string mode, input_mode, direction;
@@ -88,17 +87,17 @@ class Rnn : public OpKernel {
   }
 
  protected:
-  struct Call {  // what one call reads
+  struct Call {  // inputs of one call
     RnnSizes sizes;
     const T *x, *h0, *c0;
     std::vector<int> lengths;
-    Matrix w, r;     // of all gates, below each other
+    Matrix w, r;     // rows of all gates, below each other
     Eigen::Matrix<C, 1, -1> bw, br;
   };
 
   virtual absl::Status Run(OpKernelContext* context) const = 0;
 
-  // Sizes as cuDNN wants them.
+  // Checks sizes as cuDNN requires.
   absl::Status Measure(OpKernelContext* context) const {
     const TensorShape& x = context->input(0).shape();
     const TensorShape& h = context->input(1).shape();
@@ -226,7 +225,7 @@ class RnnForward : public Rnn<T> {
     return absl::OkStatus();
   }
 
-  // All steps of the sequences from `begin` on.
+  // Runs all steps of `count` sequences from `begin` on.
   void RunBlock(const Call& call, int64_t begin, int64_t count, T* y, T* h_out, T* c_out,
                 T* reserve) const {
     const RnnSizes& s = call.sizes;

@@ -15,7 +15,7 @@ class RnnGradient : public Rnn<T> {
   using Rows = typename Base::template Rows<E>;
   using Base::Base, Base::Data, Base::Of, Base::is_lstm_;
 
-  struct Given {  // what was made by the op, what came back for it, and what is made of it
+  struct Given {  // outputs of the op, their gradients, and the gradients to write
     const T *y, *dy, *dh, *dc, *reserve;
     T *dx, *dh0, *dc0, *dparams;
     C* workspace;
@@ -67,7 +67,7 @@ class RnnGradient : public Rnn<T> {
     return absl::OkStatus();
   }
 
-  // The gradients of inputs, states and gates, from the last step to the first.
+  // Computes gradients of inputs, states and gates, from the last step to the first.
   void BlockOfSequences(const Call& call, const Given& given, int64_t begin,
                         int64_t count) const {
     const RnnSizes& s = call.sizes;
@@ -84,7 +84,7 @@ class RnnGradient : public Rnn<T> {
         }
         const T* kept = given.reserve + (t * s.batch + begin + n) * wide;
         const T* dy = given.dy + s.First(t, begin + n, u);
-        // The state before: h of a GRU, c of an LSTM.
+        // The previous state: h of a GRU, c of an LSTM.
         const T* before = is_lstm_ ? t > 0 ? kept - s.batch * wide + 4 * u
                                            : call.c0 + (begin + n) * u
                           : t > 0  ? given.y + s.First(t - 1, begin + n, u)
@@ -112,7 +112,7 @@ class RnnGradient : public Rnn<T> {
           }
         }
       }
-      const int64_t plain = is_lstm_ ? 4 : 2;  // gates that h and x add to alike
+      const int64_t plain = is_lstm_ ? 4 : 2;  // gates whose pre-activation sums h and x
       Rows<C> d = Rows<C>(work, count, 4 * u, Eigen::OuterStride<>(4 * u));
       dh.noalias() += d.leftCols(plain * u) * call.r.topRows(plain * u);
       if (!is_lstm_) dh.noalias() += d.rightCols(u) * call.r.bottomRows(u);
@@ -124,7 +124,7 @@ class RnnGradient : public Rnn<T> {
     if (is_lstm_) Of(given.dc0 + begin * u, count, u) = dc.template cast<T>();
   }
 
-  // The gradients of some rows of W and R, and of their biases.
+  // Sums gradients of `count` rows of W and R, and of their biases.
   void BlockOfParams(const Call& call, const Given& given, int64_t begin,
                      int64_t count) const {
     const RnnSizes& s = call.sizes;

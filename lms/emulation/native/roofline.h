@@ -1,7 +1,7 @@
-// How long an op takes on a card of given rates: its bytes over the bandwidth or its
+// Time of an op on a card of given rates: its bytes over the bandwidth or its
 // multiplications and additions over the card's rate, whichever is longer (the roofline of
-// Williams, Waterman and Patterson, 2009). What lies in the host's pinned memory comes and
-// goes over the link while the kernel runs (unified addressing).
+// Williams, Waterman and Patterson, 2009). A kernel reads and writes pinned host memory
+// over the link while it runs (unified addressing).
 #pragma once
 
 #include <algorithm>
@@ -46,7 +46,7 @@ inline int64_t Product(const TensorShape& shape, int begin, int end) {
 
 inline bool Starts(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
 
-// Two for each element of the space that an equation's labels span; 0 with an ellipsis.
+// Counts 2 for each point of the label space of an einsum equation; 0 with an ellipsis.
 inline double EinsumFlops(const std::string& equation, const std::vector<TensorShape>& in) {
   std::map<char, int64_t> sizes;
   size_t input = 0;
@@ -62,7 +62,7 @@ inline double EinsumFlops(const std::string& equation, const std::vector<TensorS
   return all;
 }
 
-// Multiplications and additions of convolutions, matrix products and RNNs; 0 for others.
+// Counts multiplications and additions of convolutions, matrix products and RNNs; else 0.
 inline double Flops(const NodeDef& node, const std::vector<TensorShape>& in,
                     const TensorShape& out) {
   const std::string& type = node.op();
@@ -99,7 +99,7 @@ inline double Flops(const NodeDef& node, const std::vector<TensorShape>& in,
   return 0;
 }
 
-// Seconds of an op that reads and makes so many bytes with so many launches.
+// Returns seconds of an op that moves `bytes` in `launches` kernels.
 inline double Seconds(const NodeDef& node, const std::vector<TensorShape>& in,
                       const TensorShape& out, DataType type, int64_t bytes,
                       int64_t launches) {
@@ -111,7 +111,7 @@ inline double Seconds(const NodeDef& node, const std::vector<TensorShape>& in,
   return std::max({work, bytes / rates().bandwidth, launches * kLeast});
 }
 
-// Seconds of the link for what a kernel that ended has read and written on the host.
+// Returns seconds of the link for host memory that a finished kernel read and wrote.
 inline double LinkSeconds(OpKernelContext* context, const OpKernel& kernel) {
   if (rates().to_device <= 0 || rates().to_host <= 0) return 0;
   auto bytes = [](const Tensor& tensor) -> double {

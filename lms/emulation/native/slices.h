@@ -1,6 +1,6 @@
-// A stand-in for XlaDynamicUpdateSlice, which Keras's `slice_update` calls by itself: XLA
-// would compile it for the card. Starts are clamped, so that the update fits, as XLA's
-// are. On a dry card memory is taken, and nothing is computed.
+// A stand-in for XlaDynamicUpdateSlice, which Keras's `slice_update` calls and XLA would
+// compile for the card. Starts are clamped so that the update fits, as in XLA. A dry card
+// allocates the output and computes nothing.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class UpdateSlice : public OpKernel {
     if (is_dry || input.NumElements() == 0) return;
     const int rank = input.dims();
     const int64_t each = DataTypeSize(input.dtype());
-    std::vector<int64_t> apart(rank, each);  // bytes between neighbours of each axis
+    std::vector<int64_t> apart(rank, each);  // stride of each axis in bytes
     for (int i = rank - 2; i >= 0; --i) apart[i] = apart[i + 1] * input.dim_size(i + 1);
     int64_t begin = 0;
     for (int i = 0; i < rank; ++i) {

@@ -46,11 +46,12 @@ gpu-check: $(RUNS)  ## on a machine with a GPU: what works there, eight minutes 
 	$(BIN)/python -m experiments run bits --card real --minutes 3 --repeats 1 \
 		--models gru seq2seq float16_cnn --shares 0.8 && exit $$failed
 
-lint: $(READY)  ## style, formatting, types, import layers
+lint: $(READY)  ## style, formatting, types, import layers, words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.words
 
 format: $(READY)  ## rewrite the files the way lint wants them
 	$(BIN)/ruff check --fix

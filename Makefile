@@ -66,7 +66,7 @@ clean:  ## remove .venv and what tools leave behind
 $(RUNS): pyproject.toml
 	@echo "Installing into .venv: a minute or two"
 	$(PYTHON) -m venv .venv
-	$(INSTALL) -e .
+	$(INSTALL) -e '.[unet3d]'
 	touch $@
 
 $(READY): $(RUNS)

@@ -4,8 +4,11 @@ Every child is also the built-in error of its kind, so code that knows nothing o
 still catches it. A message says the rule, the value and the next step.
 """
 
-__all__ = ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
-__all__ += ["PlanError", "UnsupportedError", "WorkersError"]
+from collections.abc import Generator
+from contextlib import contextmanager
+
+__all__ = ["BudgetError", "HostMemoryError", "LMSError", "MissingExtraError", "extra"]
+__all__ += ["OutOfMemoryError", "PlanError", "UnsupportedError", "WorkersError"]
 
 
 class LMSError(Exception):
@@ -64,3 +67,19 @@ class OutOfMemoryError(LMSError, MemoryError):
 
 class WorkersError(LMSError, RuntimeError):
     """Workers cannot train together: one is not there, or is not like the others."""
+
+
+class MissingExtraError(LMSError, ImportError):
+    """A package is missing that an extra of this distribution brings."""
+
+
+@contextmanager
+def extra(name: str) -> Generator[None, None, None]:
+    """Raise `MissingExtraError` for a missing import that the extra brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"Could not import {error.name!r}: the extra `{name}` brings it. In the "
+            f"folder of this library: pip install '.[{name}]'."
+        ) from error

@@ -19,7 +19,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 PARALLEL := --numprocesses 3 --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all gpu-check lint format clean
+.PHONY: help setup demo test test-all gpu-check lint docs format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ lint: $(READY)  ## style, formatting, types, import layers, words
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.words
+
+docs: $(READY)  ## the pages as a site in build/site, the API from docstrings
+	$(BIN)/mkdocs build --strict
 
 format: $(READY)  ## rewrite the files the way lint wants them
 	$(BIN)/ruff check --fix

@@ -19,7 +19,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 PARALLEL := --numprocesses 3 --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all gpu-check lint format clean
+.PHONY: help setup demo test test-all gpu-check lint docs format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
@@ -46,11 +46,15 @@ gpu-check: $(RUNS)  ## on a machine with a GPU: what works there, eight minutes 
 	$(BIN)/python -m experiments run bits --card real --minutes 3 --repeats 1 \
 		--models gru seq2seq float16_cnn --shares 0.8 && exit $$failed
 
-lint: $(READY)  ## style, formatting, types, import layers
+lint: $(READY)  ## style, formatting, types, import layers, words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.words
+
+docs: $(READY)  ## the pages as a site in build/site, the API from docstrings
+	$(BIN)/mkdocs build --strict
 
 format: $(READY)  ## rewrite the files the way lint wants them
 	$(BIN)/ruff check --fix
@@ -65,7 +69,7 @@ clean:  ## remove .venv and what tools leave behind
 $(RUNS): pyproject.toml
 	@echo "Installing into .venv: a minute or two"
 	$(PYTHON) -m venv .venv
-	$(INSTALL) -e .
+	$(INSTALL) -e '.[unet3d]'
 	touch $@
 
 $(READY): $(RUNS)

@@ -97,7 +97,7 @@ def train(folder: Path) -> int:
 
 
 def run(every: float) -> dict[str, Any]:
-    """One run, with a fault every so many seconds, or without any for 0."""
+    """Train once, with a fault every `every` seconds, or with none for 0."""
     folder = Path(tempfile.mkdtemp())
     own = [sys.executable, str(Path(__file__).resolve()), str(folder)]
     groups = ["-n", str(WORKERS), "--groups", str(GROUPS), "--"]

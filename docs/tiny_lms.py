@@ -189,7 +189,7 @@ def find_peak(ops: list[Op]) -> int:
 
 
 def belady(ops: list[Op], budget: int) -> tuple[Moves, Moves]:
-    """The tensors that leave before each op, and those that come back for it."""
+    """Return for each op the tensors that leave before it, and that return."""
     uses = find_uses(ops)
     sizes = {tensor: size for op in ops for tensor, size in op.makes.items()}
     leave: Moves = [[] for _ in ops]
@@ -232,7 +232,7 @@ def belady(ops: list[Op], budget: int) -> tuple[Moves, Moves]:
 
 
 def rewrite(nodes: list[Any], ops: list[Op], leave: Moves, come: Moves) -> Any:
-    """A new graph that does as planned."""
+    """Return a new graph that obeys the plan."""
     graph = tf.Graph().as_graph_def()  # an empty one
     on_host = {t: f"host/{t.replace(':', '/')}" for tensors in leave for t in tensors}
     newest: dict[str, str] = {}  # for tensors that have come back: where to read them
@@ -265,7 +265,7 @@ def rewrite(nodes: list[Any], ops: list[Op], leave: Moves, come: Moves) -> Any:
 
 
 def tiny_step(x: tf.Tensor, y: tf.Tensor) -> Any:
-    """The same step in half of the memory."""
+    """Run the plain step in half of the memory."""
     traced = plain_step.get_concrete_function(x, y)
     nodes = in_order(traced.graph.as_graph_def())
     ops = [read_op(node, traced.graph) for node in nodes]

@@ -10,8 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-import nibabel
 import numpy as np
+
+from unet3d.extras import nibabel
 
 __all__ = ["write_subjects"]
 

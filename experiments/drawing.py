@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullLocator
-from matplotlib.transforms import offset_copy
-
 from experiments.question import Bar, Panel, Series
+from lms.errors import extra
 from lms.report.style import INK, calm, new_figure, save
+
+with extra("figures"):
+    from matplotlib.axes import Axes
+    from matplotlib.ticker import FuncFormatter, NullLocator
+    from matplotlib.transforms import offset_copy
 
 __all__ = ["draw_panels"]
 

@@ -28,13 +28,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
+from lms.errors import extra
 from lms.ir.graph import GraphView, op_of
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.units import MIB, Bytes, Seconds
+
+with extra("unet3d"):
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import coo_array
 
 __all__ = ["Step", "least_seconds", "step_of"]
 

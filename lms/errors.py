@@ -4,8 +4,11 @@ Every subclass is also a built-in error, so code that does not know lms catches 
 too. A message says the rule, the value and the next step.
 """
 
-__all__ = ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
-__all__ += ["PlanError", "UnsupportedError", "WorkersError"]
+from collections.abc import Generator
+from contextlib import contextmanager
+
+__all__ = ["BudgetError", "HostMemoryError", "LMSError", "MissingExtraError", "extra"]
+__all__ += ["OutOfMemoryError", "PlanError", "UnsupportedError", "WorkersError"]
 
 
 class LMSError(Exception):
@@ -64,3 +67,19 @@ class OutOfMemoryError(LMSError, MemoryError):
 
 class WorkersError(LMSError, RuntimeError):
     """Workers cannot train together: one is missing or differs from the others."""
+
+
+class MissingExtraError(LMSError, ImportError):
+    """A package is missing that an extra of this distribution brings."""
+
+
+@contextmanager
+def extra(name: str) -> Generator[None, None, None]:
+    """Raise `MissingExtraError` for a missing import that the extra brings."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(
+            f"Could not import {error.name!r}: the extra `{name}` brings it. In the "
+            f"folder of this library: pip install '.[{name}]'."
+        ) from error

@@ -6,9 +6,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
+from lms.errors import extra
 from lms.report.lanes_figure import draw_lanes
 from lms.report.style import (
     COLOURS,
@@ -24,6 +22,10 @@ from lms.report.style import (
 from lms.simulation.timeline import Timeline
 from lms.units import KIB, format_bytes
 from profiling.timelines import timeline_from_json
+
+with extra("figures"):
+    from matplotlib.axes import Axes
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 __all__ = ["FIGURES", "slug"]
 

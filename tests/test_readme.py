@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import lms
+
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ABOUT = ("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md")
+PAGES = [ROOT / name for name in ABOUT]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+PAGES += sorted((ROOT / "docs" / "decisions").glob("*.md"))
 MOST_LINES, WIDEST = 150, 100
 
 
@@ -57,6 +62,11 @@ def test_each_row_of_what_works_names_a_test_or_a_case_that_exists() -> None:
     written = {"test": "def {}(", "case": '"{}": Case('}
     assert len(rows) > 20
     assert [n for kind, n in rows if written[kind].format(n) not in known] == []
+
+
+def test_the_api_page_has_all_public_names() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    assert sorted(re.findall(r"^::: lms\.(\w+)$", text, re.M)) == sorted(lms.__all__)
 
 
 def test_its_programs_are_python() -> None:

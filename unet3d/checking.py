@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
+from unet3d.extras import ndimage
 from unet3d.lines import differing_spacings, some
 from unet3d.orientation import voxel_sizes
 from unet3d.reading import Looked, look, missing_segmentation

@@ -19,10 +19,9 @@ Known weakness: shrinking does not smooth first, so fine detail may alias.
 from typing import TypeVar
 
 import numpy as np
-from nibabel.nifti1 import Nifti1Image
 from numpy.typing import NDArray
-from scipy import ndimage
 
+from unet3d.extras import Nifti1Image, ndimage
 from unet3d.lines import check_integer
 from unet3d.orientation import from_canonical
 from unet3d.reading import Images, Labels, Subject, read_subject

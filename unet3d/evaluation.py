@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from unet3d.data import Subject, brain_box, resize_labels, to_regions
 from unet3d.orientation import describe_difference, same_grid, voxel_sizes
@@ -182,6 +181,8 @@ def wilcoxon(differences: NDArray[np.float64]) -> float:
     """Return the signed-rank test's two-sided p-value; 1 where no pair differs."""
     if not differences.any():
         return 1.0 if differences.size else float("nan")
+    from scipy import stats  # takes half a second
+
     result: Any = stats.wilcoxon(differences)
     return float(result.pvalue)
 

@@ -11,13 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
+from lms.errors import extra
 from lms.report.style import (
     BLUE,
     FONT,
@@ -34,6 +30,13 @@ from lms.report.style import (
     tint,
 )
 from unet3d.lines import several
+
+with extra("unet3d"):
+    from matplotlib.axes import Axes
+    from matplotlib.colors import to_rgb
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
 __all__ = ["MOST_SETS", "Slice", "draw_boxes", "draw_gallery", "draw_losses"]
 

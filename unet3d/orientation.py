@@ -14,10 +14,10 @@ that is stored as a quaternion may move voxels by up to a tenth.
 from itertools import product
 from typing import TypeVar
 
-import nibabel
 import numpy as np
-from nibabel import orientations
 from numpy.typing import NDArray
+
+from unet3d.extras import nibabel, orientations
 
 __all__ = ["TOLERANCE", "describe_difference", "from_canonical", "same_grid"]
 __all__ += ["to_canonical", "voxel_sizes"]

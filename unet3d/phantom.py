@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
+
+from unet3d.extras import ndimage
 
 __all__ = ["EXTENTS", "INTENSITIES", "Phantom", "draw_phantom"]
 

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 from numpy.typing import NDArray
 from rich.progress import Progress
@@ -23,6 +22,7 @@ from lms.storage.files import draft_of, read_json, write_arrays, write_json
 from unet3d.cache import SKIP, usable
 from unet3d.checkpoints import load_weights
 from unet3d.data import Box, as_image, prepare_images, restore, to_labels
+from unet3d.extras import nibabel
 from unet3d.lines import log
 from unet3d.memory import memory_support
 from unet3d.patches import slide

@@ -33,7 +33,9 @@ from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
+
+from lms.errors import extra
+from unet3d.extras import ndimage
 
 __all__ = ["FARTHEST", "EmptyRule", "Mask", "Spacing", "dice", "hd95", "lesion_scores"]
 
@@ -154,10 +156,10 @@ def _dilated(mask: Mask) -> Mask:
 
 
 def _distance(lesion: Mask, found: Mask, spacing: Spacing) -> float:
-    import surface_distance
-
     if not found.any():
         return _MISSED
+    with extra("unet3d"):
+        import surface_distance
     with warnings.catch_warnings():  # surface_distance uses old names of SciPy
         warnings.simplefilter("ignore", DeprecationWarning)
         distances = surface_distance.compute_surface_distances(lesion, found, spacing)

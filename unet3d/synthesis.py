@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
 from lms.storage.files import draft_of
+from unet3d.extras import nibabel
 from unet3d.lines import check_integer
 from unet3d.phantom import Phantom, draw_phantom
 

@@ -17,12 +17,11 @@ from math import prod
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
-import nibabel
 import numpy as np
 import psutil
-from nibabel.nifti1 import data_type_codes
 from numpy.typing import NDArray
 
+from unet3d.extras import data_type_codes, nibabel
 from unet3d.orientation import to_canonical, voxel_sizes
 from unet3d.subjects import MODALITIES, SubjectFiles, Volume
 

@@ -21,7 +21,6 @@ from lms.machine.hardware import PRESETS
 from lms.planning.candidates import Recompute
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import read_settings
-from lms.report.lanes_figure import draw_lanes
 from lms.report.step import headline, table
 from lms.simulation.timeline import Lane
 from lms.storage.files import write_text
@@ -129,6 +128,8 @@ def _check_format(figure: Path | None) -> None:
             f"`{figure}` must end with .png, got {figure.suffix or 'no ending'!r}. "
             "Figures are drawn as PNG."
         )
+    if figure is not None:
+        import lms.report.lanes_figure  # noqa: F401 - needs an extra
 
 
 def _workload(request: Request, subject: Subject) -> DeviceWorkload:
@@ -264,6 +265,8 @@ def _write(path: Path | None, data: dict[str, Any]) -> None:
 
 
 def _draw(found: Forecast, request: Request) -> None:
+    from lms.report.lanes_figure import draw_lanes
+
     assert request.figure is not None
     draw_lanes(
         [("nothing swapped", found.unplanned), ("planned", found.timeline)],

@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
-
 from lms.report.style import (
     BLUE,
     COLOURS,
@@ -23,6 +20,8 @@ from lms.report.style import (
     INK,
     MUTED,
     VERMILION,
+    Axes,
+    Patch,
     Scale,
     beside,
     new_figure,

@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-
+from lms.errors import extra
 from lms.storage.files import draft_of
 from lms.units import GIB, MIB
 
-__all__ = ["BLUE", "GREEN", "ORANGE", "PURPLE", "SKY", "VERMILION"]
+with extra("figures"):
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import to_rgb
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+__all__ = ["BLUE", "GREEN", "ORANGE", "PURPLE", "SKY", "VERMILION", "Axes", "Patch"]
 __all__ += ["COLOURS", "FONT", "INK", "MUTED", "Scale"]
 __all__ += ["beside", "calm", "new_figure", "plain", "save", "tint"]
 

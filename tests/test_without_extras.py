@@ -1,0 +1,43 @@
+"""A plain install trains and plans; what it lacks is named with its extra."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HIDDEN = "sys.modules.update(dict.fromkeys(('matplotlib', 'nibabel', 'scipy')))"
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; {HIDDEN}; {code}"],
+        cwd=Path(__file__).parents[1],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [
+        ("lms.report.lanes_figure", "figures"),
+        ("profiling.drawing", "figures"),
+        ("unet3d.data", "unet3d"),
+        ("experiments.least_seconds", "unet3d"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(module: str, extra: str) -> None:
+    said = run(f"import {module}").stderr.splitlines()[-1]
+    assert said.startswith("lms.errors.MissingExtraError: Could not import ")
+    assert f"the extra `{extra}` brings it." in said
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_lms_needs_no_extra() -> None:
+    names = "lms.fit.callback, lms.fit.fitted, lms.commands.plan, lms.commands.doctor"
+    workers = "lms.workers.data_parallel, lms.workers.pipeline, unet3d.model"
+    ended = run(f"import {names}, {workers}; import experiments.trial")
+    assert ended.returncode == 0, ended.stderr

@@ -24,7 +24,7 @@ from lms.ir.graph import GraphView, Op, Tensor
 from lms.tf import compat
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.loops import control_flow, full_name, loop_ends, source_of
-from lms.tf.capture.op_facts import (
+from lms.tf.capture.ops import (
     ALIAS,
     BY_REFERENCE,
     CHEAP,

@@ -1,28 +1,26 @@
 """Upper bounds of output shapes, by an op's type and inputs.
 
 Each rule is sound: no values make an axis of an output longer than its bound. Ops
-without a bound are not listed. `PARTS_OF` lists ops whose output has at most as many
-elements as one of the inputs, in any shape.
+without a bound are not listed. `ops.py` says which op has which rule.
 
 Sources: the shape functions in tensorflow/core/ops.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from lms.tf import compat
 from lms.tf.capture.bound_values import Shape, Values, attribute
 from lms.tf.capture.loops import full_name, index_of, source_of
-from lms.tf.capture.op_facts import RESERVED, RESERVES, words
+from lms.tf.capture.ops import BOUNDS, RESERVED, having
 
 __all__ = [
     "COMBINES",
     "PARTS_OF",
     "RULES",
-    "SIZED",
     "Partial",
     "Shapes",
     "partial_shape",
@@ -68,14 +66,14 @@ class Shapes:
 Rule: TypeAlias = Callable[[Shapes, compat.NodeDef, int], Shape | None]
 
 
-def _like(index: int) -> Rule:
-    """Bound an output by the shape of one input."""
-    return lambda known, node, _: known.of(node.input[index])
+def _like(known: Shapes, node: compat.NodeDef, at: int) -> Shape | None:
+    """Return the shape of the input at a position."""
+    return known.of(node.input[at])
 
 
-def _given(index: int) -> Rule:
-    """Bound an output by the values of the input that gives its shape."""
-    return lambda known, node, _: known.values.of(node.input[index])
+def _given(known: Shapes, node: compat.NodeDef, at: int) -> Shape | None:
+    """Return the values of the input that gives the output's shape."""
+    return known.values.of(node.input[at])
 
 
 def _broadcast(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
@@ -253,91 +251,18 @@ def _recurrent(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
     return (_RESERVED_EACH * steps * math.prod(state),)
 
 
+def _most_axes(*_: Any) -> Shape:
+    """Bound the length of a shape: no kernel takes a tensor of more than 32 axes."""
+    return (32,)
+
+
 # Elements kept on the device for each unit and step; bytes kept on the host.
 _RESERVED_EACH, _ALGORITHM = 16, 64
-_MOST_AXES = 32  # of a tensor: no kernel takes more
-
-_ALIKE = words(
-    """Identity StopGradient PreventGradient EnsureShape CheckNumerics Snapshot DeepCopy
-    Switch Cast ZerosLike OnesLike Cumsum Cumprod ReverseV2 BiasAdd Neg Abs Sqrt Rsqrt
-    Square Exp Expm1 Log Log1p Tanh Sigmoid Sign Floor Ceil Round Rint Reciprocal Inv
-    Erf Erfc Sin Cos Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Softmax LogSoftmax
-    LogicalNot IsFinite IsNan IsInf ClipByValue _UnaryOpsComposition DataFormatDimMap
-    DataFormatVecPermute"""
-)
-
-# Gradients that an input tells the shape of their output.
-SIZED = ("Conv2DBackpropInput", "Conv3DBackpropInputV2")
 
 # Ops whose outputs have at most as many elements as one input, and its index.
-PARTS_OF = dict.fromkeys(
-    _ALIKE
-    | words(
-        """Reshape Squeeze ExpandDims StridedSlice Slice Transpose Sum Mean Prod Max Min
-        All Any ArgMax ArgMin DynamicPartition SplitV Unpack UniqueV2"""
-    ),
-    0,
-) | {"Split": 1}
+PARTS_OF = dict.fromkeys(having("part"), 0) | dict.fromkeys(having("part1"), 1)
 
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(PARTS_OF, lambda *_: None),
-    **dict.fromkeys((*_ALIKE, "ListDiff"), _like(0)),
-    **dict.fromkeys(
-        words(
-            """Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan FloorDiv FloorMod Maximum
-            Minimum Pow SquaredDifference Xdivy Xlogy Atan2 LogicalAnd LogicalOr Greater
-            GreaterEqual Less LessEqual Equal NotEqual SelectV2 AddN TanhGrad
-            SigmoidGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad ReluGrad Relu6Grad
-            LeakyReluGrad EluGrad SeluGrad SoftplusGrad SoftsignGrad"""
-        ),
-        _broadcast,
-    ),
-    **dict.fromkeys(words("Sum Mean Prod Max Min All Any"), _reduce),
-    **dict.fromkeys(words("Unique UniqueWithCounts UniqueV2"), _unique),
-    **dict.fromkeys(
-        [f"UnsortedSegment{how}" for how in ("Sum", "Prod", "Max", "Min")], _segments
-    ),
-    **dict.fromkeys(
-        [f"Segment{how}" for how in ("Sum", "Mean", "Prod", "Max", "Min")],
-        _sorted_segments,
-    ),
-    **dict.fromkeys(words("ResourceGather ResourceGatherNd GatherNd Gather"), _rows_of),
-    **dict.fromkeys(words("MatMul _FusedMatMul BatchMatMul BatchMatMulV2"), _product),
-    **dict.fromkeys(
-        words("SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
-        _entropy,
-    ),
-    **dict.fromkeys(
-        words(
-            "Fill RandomUniform RandomStandardNormal TruncatedNormal StridedSliceGrad"
-        ),
-        _given(0),
-    ),
-    **dict.fromkeys(SIZED, _given(0)),
-    **dict.fromkeys(words("BroadcastTo Reshape"), _given(1)),
-    **dict.fromkeys(RESERVES, _recurrent),
-    "ScatterNd": _given(2),
-    "ConcatV2": _concat,
-    "GatherV2": _gather,
-    "BroadcastGradientArgs": _broadcast,  # axes to sum over
-    "Merge": _merge,
-    **dict.fromkeys(
-        [f"NonMaxSuppressionV{version}" for version in (2, 3, 4, 5)], _suppressed
-    ),
-    "NonMaxSuppressionWithOverlaps": _suppressed,
-    "Pack": _pack,
-    "Range": _range,
-    "Select": _like(1),
-    "Slice": _cut,
-    "StridedSlice": _slice,
-    "TensorListElementShape": lambda *_: (_MOST_AXES,),
-    "Tile": _tile,
-    "Transpose": _transpose,
-    "Where": _where,
-}
-
-
-COMBINES = {op for op, rule in RULES.items() if rule in (_broadcast, _product)}
+COMBINES = {op for op, rule in BOUNDS.items() if rule in ("broadcast", "product")}
 """Ops whose output may have more elements than all inputs together."""
 
 
@@ -360,3 +285,23 @@ def whole(sizes: Sequence[int | None]) -> Shape | None:
     """Return the sizes if all are known, else None."""
     known = tuple(size for size in sizes if size is not None)
     return known if len(known) == len(sizes) else None
+
+
+_NAMED: dict[str, Rule] = {
+    rule.__name__[1:]: rule
+    for rule in (
+        *(_broadcast, _concat, _cut, _entropy, _gather, _given, _like, _merge),
+        *(_most_axes, _pack, _product, _range, _recurrent, _reduce, _rows_of),
+        *(_segments, _slice, _sorted_segments, _suppressed, _tile, _transpose),
+        *(_unique, _where),
+    )
+}
+
+
+def _rule(name: str, *at: str) -> Rule:
+    """Return a rule by name, which may look at one input only."""
+    rule = _NAMED[name]
+    return (lambda known, node, _: rule(known, node, int(at[0]))) if at else rule
+
+
+RULES = {op: _rule(*text.split()) for op, text in BOUNDS.items()}

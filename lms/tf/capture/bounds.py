@@ -20,20 +20,16 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.bound_rules import (
-    PARTS_OF,
-    RULES,
-    SIZED,
-    Partial,
-    Shapes,
-    partial_shape,
-)
+from lms.tf.capture.bound_rules import PARTS_OF, RULES, Partial, Shapes, partial_shape
 from lms.tf.capture.bound_values import Shape
 from lms.tf.capture.loops import index_of, source_of
 
 __all__ = ["bounded_shapes"]
 
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
+
+# Gradients with an input that gives their shape.
+_SIZED = ("Conv2DBackpropInput", "Conv3DBackpropInputV2")
 
 
 def bounded_shapes(
@@ -63,7 +59,7 @@ class _Bounds(Shapes):
         """Return the op whose output has the node's shape, in any layout; or None."""
         if node.op == "Transpose":
             return source_of(node.input[0])
-        if node.op not in SIZED:
+        if node.op not in _SIZED:
             return None
         name = node.input[0]
         size = self.nodes.get(source_of(name))
@@ -91,9 +87,7 @@ class _Bounds(Shapes):
 
     def _bound(self, node: compat.NodeDef, i: int, partial: Partial) -> Shape | None:
         rule = RULES.get(node.op)
-        if rule is None:
-            return None
-        found = rule(self, node, i)
+        found = None if rule is None else rule(self, node, i)
         if found is None:
             return self._by_elements(node, i, partial)
         if partial is None:

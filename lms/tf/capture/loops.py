@@ -28,7 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.op_facts import CONTROL_FLOW
+from lms.tf.capture.ops import CONTROL_FLOW
 
 __all__ = [
     "HANDS_ON",

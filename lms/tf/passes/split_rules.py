@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.op_facts import INPLACE, words
+from lms.tf.capture.ops import PRODUCTS, SPLITS
 
-__all__ = ["Cut", "Shaped", "counted", "cuts"]
+__all__ = ["NAMED", "Cut", "Shaped", "counted", "cuts"]
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -90,15 +90,6 @@ class Cut:
     counter: int | None = None
 
 
-# Ops whose libraries choose the order of additions.
-_SUMS = {
-    *("Einsum", "MatMul", "_FusedMatMul", "BatchMatMul", "BatchMatMulV2"),
-    *("BatchMatMulV3", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D"),
-    *("_FusedConv3D", "Conv2DBackpropInput", "Conv3DBackpropInputV2"),
-    *("DepthwiseConv2dNativeBackpropInput", "AvgPool", "AvgPool3D", "AvgPoolGrad"),
-    *("AvgPool3DGrad", "ResizeBilinearGrad"),
-}
-
 # Reductions with equal bits in any order.
 _ANY_ORDER = {"Max", "Min", "All", "Any"}
 
@@ -117,10 +108,10 @@ def cuts(op: Shaped, parts: int) -> list[Cut]:
         op: The op.
         parts: Number of parts, at least 2.
     """
-    rule = _RULES.get(op.node.op)
-    if rule is None or not op.outputs or (op.node.op in _SUMS and not op.sums):
+    name = SPLITS.get(op.node.op)
+    if name is None or not op.outputs or (op.node.op in PRODUCTS and not op.sums):
         return []
-    found = (_cut(op, rule, axis, parts) for axis in range(op.rank))
+    found = (_cut(op, NAMED[name], axis, parts) for axis in range(op.rank))
     return [cut for cut in found if cut is not None]
 
 
@@ -138,13 +129,13 @@ def _cut(op: Shaped, rule: _Rule, axis: int, parts: int) -> Cut | None:
     pairs = zip(axes, op.inputs, strict=True)
     if any(a is not None and (len(s) <= a or s[a] % parts) for a, s in pairs):
         return None
-    if all(a is None for a in axes) and op.node.op not in _MAKES:
+    if all(a is None for a in axes) and rule not in (_filled, _random):
         return None
     return Cut(
         inputs=tuple(axes),
         outputs=(axis,) * len(op.outputs),
         constants=constants,
-        counter=_COUNTER if op.node.op in _RANDOM else None,
+        counter=_COUNTER if rule is _random else None,
     )
 
 
@@ -364,66 +355,13 @@ def _resized(op: Shaped, axis: int, _: int) -> _Found:
 
 
 _COUNTER = 2
-_RANDOM = words("StatelessRandomUniformV2")
-_MAKES = _RANDOM | {"Fill"}
-_NOT_ELEMENT_WISE = words(
-    """Softmax LogSoftmax BiasAdd CollectiveReduceV2
-    SparseSoftmaxCrossEntropyWithLogits"""
-)
 
-_RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(INPLACE - _NOT_ELEMENT_WISE, _element_wise),
-    **dict.fromkeys(
-        words(
-            """Cast Greater GreaterEqual Less LessEqual Equal NotEqual ZerosLike
-            OnesLike Identity StopGradient PreventGradient Erfc Erfinv Sin Cos Tan Atan
-            Sinh Cosh Asinh Acosh Log1p FloorDiv FloorMod Rint Ceil IsNan IsInf IsFinite
-            SquaredDifference Xlog1py"""
-        ),
-        _element_wise,
-    ),
-    "AddN": _added,
-    "Select": _chosen,
-    "BiasAdd": _with_bias,
-    **dict.fromkeys(words("Softmax LogSoftmax TopKV2 OneHot"), _by_rows),
-    **dict.fromkeys(
-        words("SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
-        _loss,
-    ),
-    **dict.fromkeys(words("Sum Mean Max Min Prod All Any ArgMax ArgMin"), _reduced),
-    "Einsum": _einsum,
-    **dict.fromkeys(
-        words("MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _product
-    ),
-    "Transpose": _transposed,
-    **dict.fromkeys(words("Reshape ExpandDims Squeeze"), _reshaped),
-    "ConcatV2": _joined,
-    "Pack": _packed,
-    "Unpack": _unpacked,
-    **dict.fromkeys(words("Split SplitV"), _split),
-    "Slice": _sliced,
-    "Roll": _rolled,
-    **dict.fromkeys(words("Pad PadV2 MirrorPad Tile"), _padded),
-    "BroadcastTo": _broadcast,
-    "Fill": _filled,
-    **dict.fromkeys(_RANDOM, _random),
-    **dict.fromkeys(
-        words("MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPool3DGrad"),
-        _pooled,
-    ),
-    **dict.fromkeys(words("AvgPoolGrad AvgPool3DGrad"), _average_gradient),
-    **dict.fromkeys(
-        words("Conv2D Conv3D DepthwiseConv2dNative _FusedConv2D _FusedConv3D"),
-        _convolved,
-    ),
-    **dict.fromkeys(
-        words(
-            """Conv2DBackpropInput Conv3DBackpropInputV2
-            DepthwiseConv2dNativeBackpropInput"""
-        ),
-        _gradient_of_input,
-    ),
-    **dict.fromkeys(
-        words("ResizeBilinear ResizeNearestNeighbor ResizeBilinearGrad"), _resized
-    ),
+NAMED: Mapping[str, _Rule] = {
+    rule.__name__[1:]: rule
+    for rule in (
+        *(_added, _average_gradient, _broadcast, _by_rows, _chosen, _convolved),
+        *(_einsum, _element_wise, _filled, _gradient_of_input, _joined, _loss),
+        *(_packed, _padded, _pooled, _product, _random, _reduced, _reshaped),
+        *(_resized, _rolled, _sliced, _split, _transposed, _unpacked, _with_bias),
+    )
 }

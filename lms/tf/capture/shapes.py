@@ -23,6 +23,7 @@ from lms.tf import compat
 from lms.tf.capture.bound_values import (
     Specs,
     Values,
+    data_of,
     is_open,
     known_shape,
     with_shapes,
@@ -144,21 +145,17 @@ def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
     back_edges = {node.name for node in nodes if node.op == "NextIteration"}
     straight: list[compat.NodeDef] = []
     for node in nodes:
+        copy = node
         if node.op in LOOPS:  # without `output_shapes` its inputs' shapes are taken
             copy = compat.copied(node)
             copy.attr["output_shapes"].Clear()
-            straight.append(copy)
-            continue
-        if node.op not in ("Enter", "Merge"):
-            straight.append(node)
-            continue
-        entered = [name for name in node.input if source_of(name) not in back_edges]
-        copy = compat.NodeDef(name=node.name, op=node.op, input=entered)
-        copy.attr["T"].CopyFrom(compat.attribute(node, "T"))
-        if node.op == "Enter":
-            copy.op = "Identity"
-        else:
-            copy.attr["N"].i = sum(not name.startswith("^") for name in entered)
+        elif node.op in ("Enter", "Merge"):
+            entered = [name for name in node.input if source_of(name) not in back_edges]
+            kind = "Identity" if node.op == "Enter" else node.op
+            dtype = compat.attribute(node, "T").type
+            copy = compat.made_node(node.name, kind, entered, T=dtype)
+            if node.op == "Merge":
+                copy.attr["N"].i = len(data_of(copy))
         straight.append(copy)
     return straight
 

@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 
 from lms.tf import compat
+from lms.tf.capture.bound_rules import Shapes
 from lms.tf.capture.ops import BOUNDS, ROWS, SPLITS
-from lms.tf.passes.split_rules import NAMED
+from lms.tf.passes.split_rules import Shaped
 
 pytestmark = pytest.mark.tf
 
@@ -27,4 +28,5 @@ def test_facts_and_rules_name_as_many_types_as_plans_were_recorded_with() -> Non
     told = iter(_TYPES.split())
     assert facts == {fact: int(next(told)) for fact in told}
     assert (len(BOUNDS), len(SPLITS)) == (155, 153)
-    assert set(SPLITS.values()) == set(NAMED)
+    assert all(hasattr(Shapes, f"_{rule.split()[0]}") for rule in BOUNDS.values())
+    assert all(hasattr(Shaped, f"_{rule}") for rule in SPLITS.values())

@@ -89,6 +89,7 @@ def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
         elsewhere: Names of the ops that run on another device.
 
     Example:
+        >>> from lms.ir.graph import Tensor
         >>> w = Tensor(name="w:0", size=0, shape=(3, 2))
         >>> read = Op(name="w", type="ReadVariableOp", outputs=(w,), persistent=True)
         >>> add = Op(name="add", type="Neg", inputs=("w:0",))

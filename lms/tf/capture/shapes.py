@@ -21,6 +21,7 @@ import tensorflow as tf
 from lms.errors import UnsupportedError
 from lms.tf import compat
 from lms.tf.capture.bound_values import (
+    Shape,
     Specs,
     Values,
     data_of,
@@ -35,7 +36,7 @@ __all__ = ["inferred_shapes", "told_shapes"]
 
 # Shapes are inferred at most 33 times: a gradient's lists depend on its loop's, and a
 # layer's lists on those of the layer before.
-_ROUNDS = 32
+_ROUNDS = 33
 
 # Ops that pass a list on with as many elements.
 _KEEPS_LENGTH = HANDS_ON | {"TensorListSetItem", "ZerosLike", "AddN"}
@@ -65,15 +66,19 @@ def inferred_shapes(
             over a function that a node calls.
     """
     _check_called(nodes, library)
-    straight = _first_round(nodes)
-    try:
-        specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
-    except ValueError as error:
-        raise UnsupportedError(_not_imported(error)) from error
-    by_name = {node.name: node for node in nodes}
-    told, known = set[str](), dict[str, int]()
+    straight, by_name = _first_round(nodes), {node.name: node for node in nodes}
     read = _OF_LISTS if stacked else {"TensorListPopBack": 1}
+    specs, told = Specs(), set[str]()
+    elements, lengths = dict[str, Shape](), dict[str, int]()
     for _ in range(_ROUNDS):
+        straight = _with_lengths(_with_element_shapes(straight, elements), lengths)
+        try:
+            specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
+        except ValueError as error:
+            if specs:  # elements of one list differ in shape
+                break
+            raise UnsupportedError(_not_imported(error)) from error
+        told |= elements.keys()
         elements = {
             node.name: shape
             for node in nodes
@@ -82,15 +87,8 @@ def inferred_shapes(
             and not specs[node.name][read[node.op]].shape.is_fully_defined()
             and (shape := _element_shape(node, by_name, specs)) is not None
         }
-        lengths = _lengths(by_name, specs) if stacked else {}
+        known, lengths = lengths, _lengths(by_name, specs) if stacked else {}
         if not elements and lengths == known:
-            break
-        told |= elements.keys()
-        known = lengths
-        straight = _with_lengths(_with_element_shapes(straight, elements), lengths)
-        try:
-            specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
-        except ValueError:  # elements of one list differ in shape
             break
     return specs
 
@@ -162,9 +160,9 @@ def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
 
 def _element_shape(
     pop: compat.NodeDef, by_name: Mapping[str, compat.NodeDef], specs: Specs
-) -> tuple[int, ...] | None:
+) -> Shape | None:
     """Return the largest known shape of the elements that `pop` may read."""
-    shapes: list[tuple[int, ...]] = []
+    shapes: list[Shape] = []
     for node, given in put_into(pop, by_name):
         if not given:
             continue
@@ -178,7 +176,7 @@ def _element_shape(
 def _lengths(by_name: Mapping[str, compat.NodeDef], specs: Specs) -> dict[str, int]:
     """Return the lengths of stacked lists that inference left open, by op name."""
 
-    def shape_of(name: str) -> tuple[int, ...] | None:
+    def shape_of(name: str) -> Shape | None:
         return known_shape(specs[source_of(name)][index_of(name)])
 
     values = Values(by_name, shape_of)
@@ -219,7 +217,7 @@ def _with_lengths(
 
 
 def _with_element_shapes(
-    nodes: Sequence[compat.NodeDef], elements: Mapping[str, tuple[int, ...]]
+    nodes: Sequence[compat.NodeDef], elements: Mapping[str, Shape]
 ) -> list[compat.NodeDef]:
     """Return nodes that read elements of the given shapes, for shape inference only.
 

@@ -33,7 +33,8 @@ _JOINS = ("ConcatV2", "Pack")
 # Ops whose output may have more elements than all inputs together.
 _COMBINES = {op for op, rule in BOUNDS.items() if rule in ("broadcast", "product")}
 
-# Ops with their first input's shape in some layout; gradients that it gives the shape.
+# Ops with their first input's shape, in any layout; gradients whose first input is
+# their shape.
 _LIKE = ("Transpose", "_UnaryOpsComposition")
 _SIZED = ("Conv2DBackpropInput", "Conv3DBackpropInputV2")
 

@@ -2,7 +2,8 @@
 
 A row of `_TABLE` names op types that behave alike: `facts | bound | split | types`.
 `bound` is a rule of `bound_rules`, with the input that the rule looks at; `split` is a
-rule of `lms.tf.passes.split_rules`. A type stands in one row. Facts and their sources:
+rule of `lms.tf.passes.split_rules`. A type stands in one row: to teach an op, add its
+type to the row of its kind. Facts and their sources:
 
 alias       Outputs share the first input's buffer (a Bitcast's too: bitcast_op.cc).
 inplace     May write its largest output into an input without other readers:
@@ -31,6 +32,7 @@ reads_state Its output shares a variable's current memory; `replaces_state` make
             second input's memory the variable's (resource_variable_ops.cc).
 collective  All workers run it together. It reduces in its input's memory if the input
             has no other reader (base_collective_executor.h).
+control     Begins, ends or chooses between rounds of a loop, or branches.
 loop        A loop of one op, whose rounds call a function (`tf.nn.ctc_loss` has two).
 reserves    Its output `RESERVED` is for its gradient; cuDNN tells the size when it runs
             (cudnn_rnn_ops.cc).

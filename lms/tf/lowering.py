@@ -22,9 +22,10 @@ import tensorflow as tf
 from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.tf import compat
-from lms.tf.capture.bounds import bounded_shapes
+from lms.tf.capture.bound_values import OPAQUE, is_open, known_shape, size_of
+from lms.tf.capture.bounds import filled_shapes
 from lms.tf.capture.loops import control_flow, full_name, loop_ends, source_of
-from lms.tf.capture.op_facts import (
+from lms.tf.capture.ops import (
     ALIAS,
     BY_REFERENCE,
     CHEAP,
@@ -39,12 +40,7 @@ from lms.tf.capture.op_facts import (
     REPLACES_STATE,
     with_flops,
 )
-from lms.tf.capture.shapes import (
-    guessed_by_inputs,
-    guessed_shapes,
-    inferred_shapes,
-    told_shapes,
-)
+from lms.tf.capture.shapes import inferred_shapes, told_shapes
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.passes.assign_in_place import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.passes.compiled import opened
@@ -52,7 +48,6 @@ from lms.tf.passes.constant_folding import with_folded
 from lms.tf.passes.copy_on_read import copying, with_copies_counted, without_copies
 from lms.tf.passes.host_lists import HostLists, with_lists_on_host
 from lms.tf.passes.host_transfers import (
-    OPAQUE,
     with_host_memory,
     with_received,
     with_signs_on_device,
@@ -241,7 +236,11 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
     ) -> TracedStep:
         inputs = [(a.name, a.spec, a.variable) for a in arguments]
         shapes = inferred_shapes(nodes, library, inputs, stacked=guesses)
-        shapes = told_shapes(shapes, traced.concrete.graph)
+        shapes = told_shapes(shapes, traced.concrete.graph) | {
+            name: [tf.TensorSpec([0], spec.dtype) for spec in specs]
+            for name, specs in shapes.items()
+            if name.endswith(NOTHING)  # the value that empties a variable
+        }
         graph, ordered, found, guessed = _seen(
             nodes, arguments, outputs, shapes, device, guesses=guesses
         )
@@ -314,13 +313,8 @@ def _seen(
     """Return (graph, nodes in order, lists of loops, ops of guessed shapes)."""
     ends = loop_ends(_sorted(nodes, arguments, {}))
     ordered = _sorted(nodes, arguments, ends)
-    shapes = _completed(ordered, shapes)
-    shapes, varying = bounded_shapes(ordered, shapes)
     fixed = control_flow(ordered)
-    shapes = guessed_shapes(shapes, fixed)
-    bounded = varying if guesses else frozenset[str]()
-    shapes, guessed = guessed_by_inputs(ordered, shapes, bounded)
-    varying |= set(guessed)
+    shapes, varying, guessed = filled_shapes(ordered, shapes, fixed, guesses=guesses)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
     lists = find_lists(ordered, shapes, guesses=guesses)
     fixed |= lists.sizes.keys() | lists.shared
@@ -455,26 +449,6 @@ def _sorted(
     return ordered
 
 
-def _completed(
-    ordered: Sequence[compat.NodeDef], specs: Mapping[str, list[tf.TensorSpec]]
-) -> dict[str, list[tf.TensorSpec]]:
-    """Fill in shapes that TensorFlow's inference leaves open without need.
-
-    The value that empties a variable (`NOTHING`) has no elements, and
-    `_UnaryOpsComposition` has its input's shape.
-    """
-    known = dict(specs)
-    for node in ordered:
-        if node.name.endswith(NOTHING):
-            known[node.name] = [tf.TensorSpec([0], s.dtype) for s in known[node.name]]
-        if node.op != "_UnaryOpsComposition":
-            continue
-        source, _, index = full_name(node.input[0]).rpartition(":")
-        shape = known[source][int(index)].shape
-        known[node.name] = [tf.TensorSpec(shape, s.dtype) for s in known[node.name]]
-    return known
-
-
 def _argument_op(argument: Argument) -> Op:
     return Op(
         name=argument.name,
@@ -583,15 +557,11 @@ def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tenso
     Raises:
         UnsupportedError: If its size is unknown.
     """
-    opaque = spec.dtype.name in OPAQUE
-    if not (opaque or spec.shape.is_fully_defined()):
+    if is_open(spec):
         raise UnsupportedError(
             f"Could not plan the step: tensor {name!r} has no largest shape, only "
             f"{spec.shape}. Compute the tensor at a fixed size, or train without "
             "large model support."
         )
-    shape: tuple[Any, ...] = ()
-    if spec.shape.is_fully_defined():
-        shape = tuple(spec.shape.as_list())
-    size = 0 if opaque or not counted else spec.dtype.size * math.prod(shape)
+    shape, size = known_shape(spec) or (), size_of(spec) if counted else 0
     return Tensor(name=name, size=size, shape=shape, dtype=spec.dtype.name)

@@ -24,7 +24,7 @@ from lms.planning.select import fits, plain_plan
 from lms.planning.settings import Settings
 from lms.report.progress import tell
 from lms.tf.capture.loops import one_round_at_a_time
-from lms.tf.capture.op_facts import COLLECTIVE
+from lms.tf.capture.ops import COLLECTIVE
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.lowering import TracedStep, refuse_guesses, specialise
 from lms.tf.means import NOTHING, Means, Refused, advice, further, least_of

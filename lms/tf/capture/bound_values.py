@@ -3,24 +3,34 @@
 Shapes, parts of shapes and products of sizes are small integer tensors. Where a shape
 depends on values (`lms.tf.capture.bounds`), these integers have bounds too. All rules
 are for numbers of at least 0; a number that may be negative has no bound.
+
+Beside them stand helpers for specs of tensors, which all rules of shapes use.
 """
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from lms.tf import compat
 from lms.tf.capture.loops import index_of, put_into, source_of
 
-__all__ = ["Shape", "Values", "attribute"]
+__all__ = ["OPAQUE", "Shape", "Specs", "UnboundedError", "Values", "attribute"]
+__all__ += ["data_of", "is_open", "known", "known_shape", "pairwise", "size_of"]
+__all__ += ["with_shapes"]
 
 Shape: TypeAlias = tuple[int, ...]
 
+Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
+"""Types and shapes of an op's outputs, by op name."""
+
+OPAQUE = ("resource", "variant", "string")  # types that count 0 bytes on the device
+
 _MOST = 64  # numbers of a constant that is looked at; shapes have fewer
+_WHOLE = frozenset({tf.int32.as_datatype_enum, tf.int64.as_datatype_enum})
 
 _COMBINES: dict[str, Callable[[int, int], int]] = {
     "Mul": operator.mul,
@@ -33,6 +43,10 @@ _COMBINES: dict[str, Callable[[int, int], int]] = {
 _HANDS_ON = frozenset(
     {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "Switch", "Snapshot"}
 )
+
+
+class UnboundedError(Exception):
+    """A tensor has no bound."""
 
 
 class Values:
@@ -59,21 +73,28 @@ class Values:
 
     def of(self, name: str) -> Shape | None:
         """Return a bound for each number of a vector, one for a scalar; or None."""
-        node, shape = self._nodes.get(source_of(name)), self._bound(name)
-        if node is None or shape is None or len(shape) > 1:
+        try:
+            return self.most(name)
+        except UnboundedError:
             return None
+
+    def most(self, name: str) -> Shape:
+        """Return the bound of each number; raise `UnboundedError` if there is none."""
+        node = self._nodes.get(source_of(name))
+        if node is None or len(known(self._bound(name))) > 1:
+            raise UnboundedError
         if node.op in _HANDS_ON:
             whole = node.op != "Cast" or compat.attribute(node, "SrcT").type in _WHOLE
-            return self.of(node.input[0]) if whole else None
-        if node.op in _COMBINES:
-            return self._combined(node)
+            return self.most(node.input[0]) if whole else known(None)
+        if node.op in _COMBINES and compat.attribute(node, "T").type in _WHOLE:
+            return pairwise(_COMBINES[node.op], map(self.most, node.input[:2]))
         rule = _RULES.get(node.op)
-        return None if rule is None else rule(self, node, index_of(name))
+        return known(rule and rule(self, node, index_of(name)))
 
     def constants(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Return the numbers of a constant; None if one is negative."""
-        found = _numbers(node)
-        return found if found is not None and min(found, default=0) >= 0 else None
+        found = known(_numbers(node))
+        return found if min(found, default=0) >= 0 else None
 
     def shape(self, node: compat.NodeDef, index: int) -> Shape | None:
         """Return the bound of an input's shape."""
@@ -81,39 +102,33 @@ class Values:
 
     def size(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Bound the number of elements of the first input."""
-        shape = self._bound(node.input[0])
-        return None if shape is None else (math.prod(shape),)
+        return (math.prod(known(self._bound(node.input[0]))),)
 
     def product(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Bound the product of a vector."""
-        factors = self.of(node.input[0])
-        return None if factors is None else (math.prod(factors),)
+        return (math.prod(self.most(node.input[0])),)
 
     def joined(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Concatenate the bounds of scalars or vectors."""
-        names = [name for name in node.input if not name.startswith("^")]
-        parts = [self.of(name) for name in names[: compat.attribute(node, "N").i]]
-        if any(part is None for part in parts):
-            return None
-        return tuple(number for part in parts for number in part or ())
+        names = data_of(node)[: compat.attribute(node, "N").i]
+        return tuple(number for name in names for number in self.most(name))
 
     def picked(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Pick bounds of a vector by constant indices."""
-        numbers, indices = self.of(node.input[0]), self.constant(node.input[1])
-        if numbers is None or indices is None or attribute(node, "batch_dims"):
+        numbers, indices = self.most(node.input[0]), self.constant(node.input[1])
+        if indices is None or attribute(node, "batch_dims"):
             return None
         inside = all(-len(numbers) <= i < len(numbers) for i in indices)
         return tuple(numbers[i] for i in indices) if inside else None
 
     def sliced(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Slice the bounds of a vector."""
-        numbers = self.of(node.input[0])
-        limits = [self.constant(name) for name in node.input[1:4]]
-        if numbers is None or any(limit is None or len(limit) != 1 for limit in limits):
+        numbers = self.most(node.input[0])
+        limits = [known(self.constant(name)) for name in node.input[1:4]]
+        several = any(len(limit) != 1 for limit in limits)
+        if several or attribute(node, "ellipsis_mask", "new_axis_mask"):
             return None
-        if attribute(node, "ellipsis_mask", "new_axis_mask"):
-            return None
-        begin, end, step = (limit[0] for limit in limits if limit)
+        ((begin,), (end,), (step,)) = limits
         if attribute(node, "shrink_axis_mask"):
             return (numbers[begin],) if -len(numbers) <= begin < len(numbers) else None
         first = None if attribute(node, "begin_mask") else begin
@@ -122,9 +137,9 @@ class Values:
 
     def permuted(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Permute one number for each axis into another layout."""
-        numbers = self.of(node.input[0])
+        numbers = self.most(node.input[0])
         before, after = (node.attr[f"{at}_format"].s.decode() for at in ("src", "dst"))
-        if numbers is None or len(numbers) != len(before):
+        if len(numbers) != len(before):
             return None
         return tuple(numbers[before.index(axis)] for axis in after)
 
@@ -133,47 +148,42 @@ class Values:
         count = compat.attribute(node, "N").i
         placed: dict[int, int] = {}
         for at, name in zip(node.input[:count], node.input[count:], strict=False):
-            places, numbers = self.constant(at), self.of(name)
-            if places is None or numbers is None or len(places) != len(numbers):
+            places, numbers = known(self.constant(at)), self.most(name)
+            if len(places) != len(numbers):
                 return None
             placed |= dict(zip(places, numbers, strict=True))
         return tuple(placed.get(i, 0) for i in range(max(placed, default=-1) + 1))
 
     def divided(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Bound a quotient by the dividend: divisors are integers of at least 1."""
-        numbers, divisor = self.of(node.input[0]), self.of(node.input[1])
-        if numbers is None or divisor is None or len(divisor) not in (1, len(numbers)):
-            return None
-        return numbers
+        numbers, divisor = map(self.most, node.input[:2])
+        return numbers if len(divisor) in (1, len(numbers)) else None
 
     def merged(self, node: compat.NodeDef, index: int) -> Shape | None:
         """Return the larger numbers of two branches; None for loops, which may grow."""
-        names = [name for name in node.input if not name.startswith("^")]
+        return None if index else pairwise(max, map(self.most, self.branches(node)))
+
+    def branches(self, merge: compat.NodeDef) -> list[str]:
+        """Return the tensors that a branch's end merges; raise for a loop's Merge."""
+        names = data_of(merge)
         sources = [self._nodes.get(source_of(name)) for name in names]
-        if index or any(s is None or s.op in _OF_LOOPS for s in sources):
-            return None
-        return _pairwise(max, [self.of(name) for name in names])
+        if any(s is None or s.op in ("NextIteration", "Enter") for s in sources):
+            raise UnboundedError
+        return names
 
     def popped(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Return the largest numbers that ops put into the list."""
         if node.name in self._popping:  # the list's elements depend on this pop
             return None
         self._popping.add(node.name)
-        names = [name for _, name in put_into(node, self._nodes)]
-        found = [self.of(name) if name else None for name in names]
-        self._popping.remove(node.name)
-        return _pairwise(max, found)
-
-    def _combined(self, node: compat.NodeDef) -> Shape | None:
-        if compat.attribute(node, "T").type not in _WHOLE:
-            return None
-        return _pairwise(_COMBINES[node.op], [self.of(name) for name in node.input[:2]])
+        try:
+            names = [name for _, name in put_into(node, self._nodes)]
+            return pairwise(max, map(self.most, names))
+        finally:
+            self._popping.remove(node.name)
 
 
 _Rule: TypeAlias = Callable[[Values, compat.NodeDef, int], Shape | None]
-
-_WHOLE = frozenset({tf.int32.as_datatype_enum, tf.int64.as_datatype_enum})
-_OF_LOOPS = frozenset({"NextIteration", "Enter"})
 
 _RULES: dict[str, _Rule] = {
     "Const": Values.constants,
@@ -193,10 +203,57 @@ _RULES: dict[str, _Rule] = {
 }
 
 
+def known(found: Shape | None) -> Shape:
+    """Return a bound; raise `UnboundedError` if there is none."""
+    if found is None:
+        raise UnboundedError
+    return found
+
+
+def is_open(spec: tf.TensorSpec) -> bool:
+    """Tell whether a tensor has bytes on the device, and their number is not known."""
+    return not (spec.dtype.name in OPAQUE or spec.shape.is_fully_defined())
+
+
+def known_shape(spec: tf.TensorSpec) -> Shape | None:
+    """Return a tensor's shape if all axes are known, else None."""
+    known = spec.shape.is_fully_defined()
+    return tuple(int(size or 0) for size in spec.shape) if known else None
+
+
+def size_of(spec: tf.TensorSpec) -> int:
+    """Return bytes of a tensor on the device; 0 if its shape is open."""
+    elements = 0 if spec.dtype.name in OPAQUE else spec.shape.num_elements()
+    return spec.dtype.size * (elements or 0)
+
+
+def with_shapes(
+    specs: Iterable[tf.TensorSpec], shapes: Iterable[Any]
+) -> list[tf.TensorSpec]:
+    """Return specs with other shapes, None for those that stay."""
+    pairs = zip(specs, shapes, strict=True)
+    return [s if new is None else tf.TensorSpec(new, s.dtype) for s, new in pairs]
+
+
+def data_of(node: compat.NodeDef) -> list[str]:
+    """Return the names of the tensors that an op reads."""
+    return [name for name in node.input if not name.startswith("^")]
+
+
 def attribute(node: compat.NodeDef, *names: str) -> int:
     """Return the first attribute of the names that is present and not 0; else 0."""
     given = (node.attr[name] for name in names if name in node.attr)
     return next((value.i or int(value.b) for value in given if value.i or value.b), 0)
+
+
+def pairwise(combine: Callable[[int, int], int], parts: Iterable[Shape]) -> Shape:
+    """Combine vectors number by number; a scalar is combined with each number."""
+    known = list(parts)
+    length = max(map(len, known), default=0)
+    if not known or any(len(part) not in (1, length) for part in known):
+        raise UnboundedError
+    columns = [part * length if len(part) == 1 else part for part in known]
+    return tuple(reduce(combine, numbers) for numbers in zip(*columns, strict=True))
 
 
 def _numbers(node: compat.NodeDef) -> Shape | None:
@@ -205,16 +262,3 @@ def _numbers(node: compat.NodeDef) -> Shape | None:
     if size > _MOST or proto.dtype not in _WHOLE:
         return None
     return tuple(int(number) for number in tf.make_ndarray(proto).ravel())
-
-
-def _pairwise(
-    combine: Callable[[int, int], int], parts: Sequence[Shape | None]
-) -> Shape | None:
-    known = [part for part in parts if part is not None]
-    if len(known) != len(parts) or not known:
-        return None
-    length = max(map(len, known))
-    if any(len(part) not in (1, length) for part in known):
-        return None
-    columns = [part * (length // len(part)) for part in known]
-    return tuple(reduce(combine, numbers) for numbers in zip(*columns, strict=True))

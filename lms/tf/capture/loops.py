@@ -28,7 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.op_facts import CONTROL_FLOW
+from lms.tf.capture.ops import CONTROL_FLOW
 
 __all__ = [
     "HANDS_ON",
@@ -42,6 +42,8 @@ __all__ = [
     "put_into",
     "source_of",
 ]
+
+_ENTERS, _EXITS = ("Enter", "RefEnter"), ("Exit", "RefExit")
 
 _SAME = frozenset({"Identity", "Enter", "Cast", "Switch"})
 
@@ -114,20 +116,15 @@ class Trips:
             data = [name for name in node.input if name[0] != "^"]
             known = [n for n in map(self._rounds, data) if n is not None]
             return min(known, default=None)
-        small, large = {
-            "Less": (0, 1),
-            "LessEqual": (0, 1),
-            "Greater": (1, 0),
-            "GreaterEqual": (1, 0),
-        }.get(node.op, (None, None))
-        if small is None or large is None:
+        if node.op not in ("Less", "LessEqual", "Greater", "GreaterEqual"):
             return None
-        counter = self._counter(self._merge_of(node.input[small]))
-        limit = self.value(node.input[large])
+        counted = int(node.op.startswith("Greater"))  # position of the counter
+        counter = self._counter(self._merge_of(node.input[counted]))
+        limit = self.value(node.input[1 - counted])
         if counter is None or limit is None:
             return None
         start, step = counter
-        limit += node.op in ("LessEqual", "GreaterEqual")
+        limit += node.op.endswith("Equal")
         return max(0, -(-(limit - start) // step))
 
     def _merge_of(self, name: str) -> compat.NodeDef | None:
@@ -144,10 +141,8 @@ class Trips:
     def _edges(self, merge: compat.NodeDef) -> tuple[str, str] | None:
         """Return the tensors of a loop variable's first and next values."""
         data = [self._nodes.get(source_of(name)) for name in merge.input]
-        begin = next((n for n in data if n is not None and n.op == "Enter"), None)
-        after = next(
-            (n for n in data if n is not None and n.op == "NextIteration"), None
-        )
+        begin = next((n for n in data if n and n.op == "Enter"), None)
+        after = next((n for n in data if n and n.op == "NextIteration"), None)
         return (begin.input[0], after.input[0]) if begin and after else None
 
     def _counter(self, merge: compat.NodeDef | None) -> tuple[int, int] | None:
@@ -221,9 +216,8 @@ def put_into(
             yield node, node.input[_PUTS[node.op]]
         if node.op == "TensorListFromTensor":
             continue
-        for name in map(
-            source_of, node.input if node.op == "Merge" else node.input[:1]
-        ):
+        before = node.input if node.op == "Merge" else node.input[:1]
+        for name in map(source_of, before):
             source = nodes.get(name)
             if source is None or source.op not in _LISTS | _EMPTY:
                 yield node, ""
@@ -271,9 +265,9 @@ def loop_ends(ordered: Sequence[compat.NodeDef]) -> Mapping[str, tuple[str, ...]
     ends: dict[tuple[str, ...], list[str]] = defaultdict(list)
     exits: dict[str, tuple[str, ...]] = {}
     for node in ordered:
-        if node.op in ("Enter", "RefEnter", "NextIteration", "RefNextIteration"):
+        if node.op in (*_ENTERS, "NextIteration", "RefNextIteration"):
             ends[loops[node.name]].append(node.name)
-        if node.op in ("Exit", "RefExit"):
+        if node.op in _EXITS:
             exits[node.name] = loops[source_of(node.input[0])]
     return {name: tuple(ends[around]) for name, around in exits.items()}
 
@@ -293,9 +287,9 @@ def frames_around(
             key=len,
             default=(),
         )
-        if node.op in ("Enter", "RefEnter"):
+        if node.op in _ENTERS:
             around = (*around, compat.attribute(node, "frame_name").s.decode())
-        if node.op in ("Exit", "RefExit"):
+        if node.op in _EXITS:
             around = around[:-1]
         loops[node.name] = around
     return loops
@@ -307,12 +301,8 @@ def one_round_at_a_time(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]
     TensorFlow begins up to `parallel_iterations` rounds at once. The tensors that wait
     for later rounds then depend on the machine's threads.
     """
-    return [
-        _alone(node) if node.op in ("Enter", "RefEnter") else node for node in nodes
-    ]
-
-
-def _alone(enter: compat.NodeDef) -> compat.NodeDef:
-    copy = compat.copied(enter)
-    copy.attr["parallel_iterations"].i = 1
-    return copy
+    alone = [compat.copied(node) if node.op in _ENTERS else node for node in nodes]
+    for node in alone:
+        if node.op in _ENTERS:
+            node.attr["parallel_iterations"].i = 1
+    return alone

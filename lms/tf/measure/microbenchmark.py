@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.tf import compat
-from lms.tf.capture.op_facts import CONSTANT, RESERVED, RESERVES
+from lms.tf.capture.ops import CONSTANT, RESERVED, RESERVES
 from lms.tf.measure.devices import DeviceMemory, sync_devices
 from lms.units import Seconds
 

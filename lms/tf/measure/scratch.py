@@ -22,7 +22,7 @@ from lms.machine.costs import moved_bytes
 from lms.report.progress import track
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
-from lms.tf.capture.op_facts import COLLECTIVE, LOOPS, RESERVED, RESERVES
+from lms.tf.capture.ops import COLLECTIVE, LOOPS, RESERVED, RESERVES
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.measure.measurements import Measurements, measurements_of

@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
-from lms.tf.capture.op_facts import READS_VARIABLES
+from lms.tf.capture.ops import READS_VARIABLES
 
 __all__ = ["NOTHING", "PLACED", "with_assignments_in_place"]
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
-from lms.tf.capture.op_facts import ALIAS
+from lms.tf.capture.ops import ALIAS
 from lms.units import Bytes
 
 __all__ = ["COPY_OUT", "HostLists", "movable_lists", "with_lists_on_host"]

@@ -18,23 +18,20 @@ runs on the device, with the same answers:
     BitwiseAnd ──> BitwiseOr with 1.0's bits ──> Bitcast: 1.0 or -1.0 ──> Less than 0.0
 """
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
 
-from lms.ir.graph import Op, Tensor
+from lms.ir.graph import Op
 from lms.tf import compat
+from lms.tf.capture.bound_values import size_of
 
-__all__ = ["OPAQUE", "with_host_memory", "with_received", "with_signs_on_device"]
+__all__ = ["with_host_memory", "with_received", "with_signs_on_device"]
 
 _SIGN = np.iinfo(np.int32).min
 _ONE = int(np.float32(1).view(np.int32))
-
-
-OPAQUE = ("resource", "variant", "string")  # types that count 0 bytes on the device
 
 
 def with_signs_on_device(
@@ -92,6 +89,7 @@ def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
         elsewhere: Names of the ops that run on another device.
 
     Example:
+        >>> from lms.ir.graph import Tensor
         >>> w = Tensor(name="w:0", size=0, shape=(3, 2))
         >>> read = Op(name="w", type="ReadVariableOp", outputs=(w,), persistent=True)
         >>> add = Op(name="add", type="Neg", inputs=("w:0",))
@@ -150,8 +148,10 @@ def _in_host_memory(op: Op, numbers: Collection[int], read: Collection[str]) -> 
 
 def _received(op: Op, read: Collection[str]) -> Op:
     outputs = tuple(
-        replace(tensor, size=_bytes(tensor)) if tensor.name in read else tensor
-        for tensor in op.outputs
+        replace(t, size=size_of(tf.TensorSpec(t.shape, t.dtype)))
+        if t.name in read
+        else t
+        for t in op.outputs
     )
     if not any(tensor.size for tensor in outputs):
         return op
@@ -165,9 +165,3 @@ def _received(op: Op, read: Collection[str]) -> Op:
         reads_state=False,
         from_host=True,
     )
-
-
-def _bytes(tensor: Tensor) -> int:
-    if tensor.dtype in OPAQUE:
-        return 0
-    return math.prod(tensor.shape) * tf.as_dtype(tensor.dtype).size

@@ -16,23 +16,36 @@ and random_op_gpu.h: four numbers for each count of the counter, or two of 64 bi
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.op_facts import INPLACE, words
+from lms.tf.capture.ops import PRODUCTS, SPLITS
 
 __all__ = ["Cut", "Shaped", "counted", "cuts"]
 
 Shape: TypeAlias = tuple[int, ...]
 
+# (axes of the inputs for an axis of the first output, new constants by position).
+_Found: TypeAlias = tuple[list[int | None], dict[int, list[int]]] | None
+
+# Reductions with equal bits in any order.
+_ANY_ORDER = {"Max", "Min", "All", "Any"}
+
+# The input of random ops that counts the numbers.
+_COUNTER = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaped:
-    """An op with the shapes of its inputs and outputs.
+    """An op with the shapes of its inputs and outputs, and rules to split it.
+
+    Rules are methods with the names that `ops.SPLITS` gives. A rule gets an axis of the
+    first output and the number of parts. It returns an axis of each input and new
+    values of constants, or None.
 
     Args:
         node: TensorFlow's node.
@@ -55,10 +68,14 @@ class Shaped:
         """Number of axes of the first output."""
         return len(self.outputs[0])
 
-    def integers(self, position: int) -> list[int] | None:
-        """Return a constant input as a list; None for other inputs."""
-        value = self.constants.get(position)
-        return None if value is None else [int(each) for each in value.flatten()]
+    def integers(self, position: int) -> list[int]:
+        """Return a constant input as a list; raise `KeyError` for other inputs."""
+        return [int(each) for each in self.constants[position].flatten()]
+
+    def sizes(self, position: int, axis: int, parts: int) -> dict[int, list[int]]:
+        """Return a part's shape for the constant input that gives the op's shape."""
+        self.integers(position)
+        return {position: _part(self.outputs[0], axis, parts)}
 
     def flag(self, key: str) -> bool:
         """Return a boolean attribute."""
@@ -71,6 +88,162 @@ class Shaped:
     def text(self, key: str) -> str:
         """Return a text attribute."""
         return compat.attribute(self.node, key).s.decode()
+
+    def _element_wise(self, axis: int, _: int) -> _Found:
+        """Align the inputs from the right, as broadcasts do."""
+        from_right = self.rank - axis
+        axes: list[int | None] = []
+        for shape in self.inputs:
+            own = len(shape) - from_right
+            axes.append(own if own >= 0 and shape[own] > 1 else None)
+        return axes, {}
+
+    def _added(self, axis: int, parts: int) -> _Found:
+        """Split two inputs; the order of more depends on readers (aggregate_ops.cc)."""
+        several = self.inputs[2:] and not self.sums
+        return None if several else self._element_wise(axis, parts)
+
+    def _with_bias(self, axis: int, _: int) -> _Found:
+        return [axis, 0 if axis == self._channels else None], {}
+
+    def _chosen(self, axis: int, _: int) -> _Found:
+        """Split `Select`, whose condition chooses elements, whole rows, or all."""
+        is_chosen = self.inputs[0][axis : axis + 1] == self.outputs[0][axis : axis + 1]
+        return [axis if is_chosen else None, axis, axis], {}
+
+    def _by_rows(self, axis: int, _: int) -> _Found:
+        """Split along an axis before the last, along which the op works."""
+        is_last = self.node.op != "OneHot" or self.number("axis") == -1
+        return ([axis], {}) if axis < self.rank - 1 and is_last else None
+
+    def _loss(self, axis: int, _: int) -> _Found:
+        """Split a loss and its gradient by rows."""
+        pair = [shape[:1] == self.inputs[0][:1] for shape in self.inputs]
+        return ([0, 0], {}) if axis == 0 and all(pair) else None
+
+    def _reduced(self, axis: int, _: int) -> _Found:
+        rank, given = len(self.inputs[0]), self.integers(1)
+        over = {a % rank for a in given} if rank else set[int]()
+        left = [a for a in range(rank) if a not in over]
+        of_rows = left == list(range(len(left)))
+        if not (of_rows or self.sums or self.node.op in _ANY_ORDER):
+            return None
+        if self.flag("keep_dims"):
+            return None if axis in over else ([axis], {})
+        return [left[axis]], {}
+
+    def _einsum(self, axis: int, _: int) -> _Found:
+        """Split along a label of all inputs; with `rows`, along any label."""
+        equation = self.text("equation").replace(" ", "")
+        told, arrow, made = equation.partition("->")
+        if not arrow or "." in equation or _repeats(f"{told},{made}"):
+            return None
+        axes = [_index(each, made[axis]) for each in told.split(",")]
+        return (axes, {}) if self.rows or None not in axes else None
+
+    def _product(self, axis: int, _: int) -> _Found:
+        """Split products along batch axes; with `rows`, along rows and columns too."""
+        left = self.flag("adj_x") or self.flag("transpose_a")
+        right = self.flag("adj_y") or self.flag("transpose_b")
+        if axis < self.rank - 2:
+            found = (self._element_wise(axis, 0) or ([],))[0]
+            return None if None in found else (found, {})
+        if not self.rows:
+            return None
+        if axis == self.rank - 2:
+            return [len(self.inputs[0]) - (1 if left else 2), None], {}
+        added = [0] * (len(self.inputs) - 2)  # fused: vectors added to the columns
+        return [None, len(self.inputs[1]) - (2 if right else 1), *added], {}
+
+    def _transposed(self, axis: int, _: int) -> _Found:
+        return [self.integers(1)[axis]], {}
+
+    def _reshaped(self, axis: int, parts: int) -> _Found:
+        """Split where input and output have equally many elements before the axis."""
+        made, given = self.outputs[0], self.inputs[0]
+        before = math.prod(made[:axis])
+        same = [a for a in range(len(given)) if math.prod(given[:a]) == before]
+        whole = [a for a in same if given[a] % parts == 0 and given[a] > 1]
+        if not whole:
+            return None
+        sizes = {1: _part(made, axis, parts)} if self.node.op == "Reshape" else {}
+        gone = compat.attribute(self.node, "squeeze_dims").list.i
+        if self.node.op == "Squeeze" and not gone:
+            return None  # a part of size 1 would lose its axis
+        return [whole[0]], sizes
+
+    def _joined(self, axis: int, _: int) -> _Found:
+        count = len(self.inputs) - 1
+        along = self.integers(count)[0] % self.rank
+        return None if axis == along else ([axis] * count, {})
+
+    def _packed(self, axis: int, _: int) -> _Found:
+        new = self.number("axis") % self.rank
+        if axis == new:
+            return None
+        return [axis - (axis > new)] * len(self.inputs), {}
+
+    def _unpacked(self, axis: int, _: int) -> _Found:
+        gone = self.number("axis") % len(self.inputs[0])
+        return [axis + (axis >= gone)], {}
+
+    def _split(self, axis: int, _: int) -> _Found:
+        position = 0 if self.node.op == "Split" else 2
+        if axis == self.integers(position)[0] % self.rank:
+            return None
+        return ([axis] if position else [None, axis]), {}
+
+    def _sliced(self, axis: int, parts: int) -> _Found:
+        _, sizes = self.integers(1), self.integers(2)
+        whole = self.outputs[0][axis] == self.inputs[0][axis]
+        return ([axis], {2: _part(sizes, axis, parts)}) if whole else None
+
+    def _rolled(self, axis: int, _: int) -> _Found:
+        over = {a % self.rank for a in self.integers(2)}
+        return None if axis in over else ([axis], {})
+
+    def _padded(self, axis: int, _: int) -> _Found:
+        return ([axis], {}) if self.outputs[0][axis] == self.inputs[0][axis] else None
+
+    def _broadcast(self, axis: int, parts: int) -> _Found:
+        axes, _ = self._element_wise(axis, parts) or ([None], {})
+        return axes[:1], self.sizes(1, axis, parts)
+
+    def _filled(self, axis: int, parts: int) -> _Found:
+        return [], self.sizes(0, axis, parts)
+
+    def _random(self, axis: int, parts: int) -> _Found:
+        """Split random numbers: each part's counter goes on from the one before."""
+        shape = self.outputs[0]
+        is_first = math.prod(shape[:axis]) == 1
+        made = math.prod(shape) // parts
+        splits = is_first and not made % counted(self.node)
+        return ([], self.sizes(0, axis, parts)) if splits else None
+
+    @property
+    def _channels(self) -> int:
+        return 1 if self.text("data_format").startswith("NC") else self.rank - 1
+
+    def _pooled(self, axis: int, _: int) -> _Found:
+        """Split poolings and their gradients by examples or channels."""
+        return ([axis] * len(self.inputs), {}) if axis in (0, self._channels) else None
+
+    def _average_gradient(self, axis: int, parts: int) -> _Found:
+        if axis not in (0, self._channels):
+            return None
+        return [None, axis], self.sizes(0, axis, parts)
+
+    def _convolved(self, axis: int, _: int) -> _Found:
+        """Split convolutions by examples, unless a fused `Add` reads some too."""
+        is_added = b"Add" in compat.attribute(self.node, "fused_ops").list.s
+        return ([0], {}) if axis == 0 and not is_added else None
+
+    def _gradient_of_input(self, axis: int, parts: int) -> _Found:
+        return ([None, None, 0], self.sizes(0, axis, parts)) if axis == 0 else None
+
+    def _resized(self, axis: int, _: int) -> _Found:
+        count = 1 + (self.node.op == "ResizeBilinearGrad")
+        return ([axis] * count, {}) if axis in (0, self.rank - 1) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,24 +263,8 @@ class Cut:
     counter: int | None = None
 
 
-# Ops whose libraries choose the order of additions.
-_SUMS = {
-    *("Einsum", "MatMul", "_FusedMatMul", "BatchMatMul", "BatchMatMulV2"),
-    *("BatchMatMulV3", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D"),
-    *("_FusedConv3D", "Conv2DBackpropInput", "Conv3DBackpropInputV2"),
-    *("DepthwiseConv2dNativeBackpropInput", "AvgPool", "AvgPool3D", "AvgPoolGrad"),
-    *("AvgPool3DGrad", "ResizeBilinearGrad"),
-}
-
-# Reductions with equal bits in any order.
-_ANY_ORDER = {"Max", "Min", "All", "Any"}
-
 # Elements in the largest SIMD packet: in an unfilled packet the last bits may differ.
 _PACKET = 32
-
-# (axes of the inputs for an axis of the first output, new constants by position).
-_Found: TypeAlias = tuple[list[int | None], dict[int, list[int]]] | None
-_Rule: TypeAlias = Callable[[Shaped, int, int], _Found]
 
 
 def cuts(op: Shaped, parts: int) -> list[Cut]:
@@ -117,20 +274,23 @@ def cuts(op: Shaped, parts: int) -> list[Cut]:
         op: The op.
         parts: Number of parts, at least 2.
     """
-    rule = _RULES.get(op.node.op)
-    if rule is None or not op.outputs or (op.node.op in _SUMS and not op.sums):
+    name = SPLITS.get(op.node.op)
+    if name is None or not op.outputs or (op.node.op in PRODUCTS and not op.sums):
         return []
-    found = (_cut(op, rule, axis, parts) for axis in range(op.rank))
+    found = (_cut(op, name, axis, parts) for axis in range(op.rank))
     return [cut for cut in found if cut is not None]
 
 
-def _cut(op: Shaped, rule: _Rule, axis: int, parts: int) -> Cut | None:
+def _cut(op: Shaped, rule: str, axis: int, parts: int) -> Cut | None:
     size = op.outputs[0][axis]
     if size % parts or any(s[axis : axis + 1] != (size,) for s in op.outputs):
         return None
     if not op.sums and math.prod(op.outputs[0]) // parts % _PACKET:
         return None
-    told = rule(op, axis, parts)
+    try:
+        told: _Found = getattr(op, f"_{rule}")(axis, parts)
+    except KeyError:  # an axis or a shape is no constant
+        return None
     if told is None:
         return None
     axes, constants = told
@@ -138,80 +298,18 @@ def _cut(op: Shaped, rule: _Rule, axis: int, parts: int) -> Cut | None:
     pairs = zip(axes, op.inputs, strict=True)
     if any(a is not None and (len(s) <= a or s[a] % parts) for a, s in pairs):
         return None
-    if all(a is None for a in axes) and op.node.op not in _MAKES:
+    if all(a is None for a in axes) and rule not in ("filled", "random"):
         return None
     return Cut(
         inputs=tuple(axes),
         outputs=(axis,) * len(op.outputs),
         constants=constants,
-        counter=_COUNTER if op.node.op in _RANDOM else None,
+        counter=_COUNTER if rule == "random" else None,
     )
 
 
 def _part(sizes: Sequence[int], axis: int, parts: int) -> list[int]:
     return [s // parts if i == axis and s > 0 else s for i, s in enumerate(sizes)]
-
-
-def _element_wise(op: Shaped, axis: int, _: int) -> _Found:
-    """Align the inputs from the right, as broadcasts do."""
-    from_right = op.rank - axis
-    axes: list[int | None] = []
-    for shape in op.inputs:
-        own = len(shape) - from_right
-        axes.append(own if own >= 0 and shape[own] > 1 else None)
-    return axes, {}
-
-
-def _added(op: Shaped, axis: int, parts: int) -> _Found:
-    """Split two inputs; the order of more depends on readers (aggregate_ops.cc)."""
-    return None if op.inputs[2:] and not op.sums else _element_wise(op, axis, parts)
-
-
-def _with_bias(op: Shaped, axis: int, _: int) -> _Found:
-    return [axis, 0 if axis == _channels(op) else None], {}
-
-
-def _chosen(op: Shaped, axis: int, _: int) -> _Found:
-    """Split `Select`, whose condition chooses elements, whole rows, or all."""
-    is_chosen = op.inputs[0][axis : axis + 1] == op.outputs[0][axis : axis + 1]
-    return [axis if is_chosen else None, axis, axis], {}
-
-
-def _by_rows(op: Shaped, axis: int, _: int) -> _Found:
-    """Split along an axis before the last, along which the op works."""
-    is_last = op.node.op != "OneHot" or op.number("axis") == -1
-    return ([axis], {}) if axis < op.rank - 1 and is_last else None
-
-
-def _loss(op: Shaped, axis: int, _: int) -> _Found:
-    """Split a loss and its gradient by rows."""
-    pair = [shape[:1] == op.inputs[0][:1] for shape in op.inputs]
-    return ([0, 0], {}) if axis == 0 and all(pair) else None
-
-
-def _reduced(op: Shaped, axis: int, _: int) -> _Found:
-    given = op.integers(1)
-    if given is None:
-        return None
-    rank = len(op.inputs[0])
-    over = {a % rank for a in given} if rank else set[int]()
-    left = [a for a in range(rank) if a not in over]
-    of_rows = left == list(range(len(left)))
-    if not (of_rows or op.sums or op.node.op in _ANY_ORDER):
-        return None
-    if op.flag("keep_dims"):
-        return None if axis in over else ([axis], {})
-    return [left[axis]], {}
-
-
-def _einsum(op: Shaped, axis: int, _: int) -> _Found:
-    """Split along a label of all inputs, a batch axis; with `rows`, along any label."""
-    equation = op.text("equation").replace(" ", "")
-    told, arrow, made = equation.partition("->")
-    if not arrow or "." in equation or _repeats(f"{told},{made}"):
-        return None
-    axes = [_index(each, made[axis]) for each in told.split(",")]
-    return (axes, {}) if op.rows or None not in axes else None
 
 
 def _repeats(told: str) -> bool:
@@ -223,207 +321,7 @@ def _index(labels: str, label: str) -> int | None:
     return labels.index(label) if label in labels else None
 
 
-def _product(op: Shaped, axis: int, _: int) -> _Found:
-    """Split products along batch axes; with `rows`, along rows and columns too."""
-    left = op.flag("adj_x") or op.flag("transpose_a")
-    right = op.flag("adj_y") or op.flag("transpose_b")
-    if axis < op.rank - 2:
-        found = (_element_wise(op, axis, 0) or ([],))[0]
-        return None if None in found else (found, {})
-    if not op.rows:
-        return None
-    if axis == op.rank - 2:
-        return [len(op.inputs[0]) - (1 if left else 2), None], {}
-    added = [0] * (len(op.inputs) - 2)  # a fused product adds vectors to its columns
-    return [None, len(op.inputs[1]) - (2 if right else 1), *added], {}
-
-
-def _transposed(op: Shaped, axis: int, _: int) -> _Found:
-    order = op.integers(1)
-    return None if order is None else ([order[axis]], {})
-
-
-def _reshaped(op: Shaped, axis: int, parts: int) -> _Found:
-    """Split where input and output have equally many elements before the axis."""
-    made, given = op.outputs[0], op.inputs[0]
-    before = math.prod(made[:axis])
-    same = [a for a in range(len(given)) if math.prod(given[:a]) == before]
-    whole = [a for a in same if given[a] % parts == 0 and given[a] > 1]
-    if not whole:
-        return None
-    sizes = {1: _part(made, axis, parts)} if op.node.op == "Reshape" else {}
-    if op.node.op == "Squeeze" and not compat.attribute(op.node, "squeeze_dims").list.i:
-        return None  # a part of size 1 would lose its axis
-    return [whole[0]], sizes
-
-
-def _joined(op: Shaped, axis: int, _: int) -> _Found:
-    given = op.integers(len(op.inputs) - 1)
-    if given is None or axis == given[0] % op.rank:
-        return None
-    return [axis] * (len(op.inputs) - 1), {}
-
-
-def _packed(op: Shaped, axis: int, _: int) -> _Found:
-    new = op.number("axis") % op.rank
-    if axis == new:
-        return None
-    return [axis - (axis > new)] * len(op.inputs), {}
-
-
-def _unpacked(op: Shaped, axis: int, _: int) -> _Found:
-    gone = op.number("axis") % len(op.inputs[0])
-    return [axis + (axis >= gone)], {}
-
-
-def _split(op: Shaped, axis: int, _: int) -> _Found:
-    position = 0 if op.node.op == "Split" else 2
-    given = op.integers(position)
-    if given is None or axis == given[0] % op.rank:
-        return None
-    return ([axis] if position else [None, axis]), {}
-
-
-def _sliced(op: Shaped, axis: int, parts: int) -> _Found:
-    begins, sizes = op.integers(1), op.integers(2)
-    if begins is None or sizes is None or op.outputs[0][axis] != op.inputs[0][axis]:
-        return None
-    return [axis], {2: _part(sizes, axis, parts)}
-
-
-def _rolled(op: Shaped, axis: int, _: int) -> _Found:
-    given = op.integers(2)
-    if given is None or axis in {a % op.rank for a in given}:
-        return None
-    return [axis], {}
-
-
-def _padded(op: Shaped, axis: int, _: int) -> _Found:
-    return ([axis], {}) if op.outputs[0][axis] == op.inputs[0][axis] else None
-
-
-def _broadcast(op: Shaped, axis: int, parts: int) -> _Found:
-    found = _element_wise(op, axis, parts)
-    if found is None or op.integers(1) is None:
-        return None
-    return [found[0][0]], {1: _part(op.outputs[0], axis, parts)}
-
-
-def _filled(op: Shaped, axis: int, parts: int) -> _Found:
-    if op.integers(0) is None:
-        return None
-    return [], {0: _part(op.outputs[0], axis, parts)}
-
-
-def _random(op: Shaped, axis: int, parts: int) -> _Found:
-    """Split random numbers: a part's counter begins where the previous part's ends."""
-    shape = op.outputs[0]
-    is_first = math.prod(shape[:axis]) == 1
-    made = math.prod(shape) // parts
-    if op.integers(0) is None or not is_first or made % counted(op.node):
-        return None
-    return [], {0: _part(shape, axis, parts)}
-
-
 def counted(node: compat.NodeDef) -> int:
     """Return how many random numbers one count of the counter gives."""
     dtype = tf.as_dtype(compat.attribute(node, "dtype").type)
     return 2 if dtype == tf.float64 else 4
-
-
-def _channels(op: Shaped) -> int:
-    return 1 if op.text("data_format").startswith("NC") else op.rank - 1
-
-
-def _pooled(op: Shaped, axis: int, _: int) -> _Found:
-    """Split poolings and their gradients by examples or channels."""
-    return ([axis] * len(op.inputs), {}) if axis in (0, _channels(op)) else None
-
-
-def _average_gradient(op: Shaped, axis: int, parts: int) -> _Found:
-    if axis not in (0, _channels(op)) or op.integers(0) is None:
-        return None
-    return [None, axis], {0: _part(op.outputs[0], axis, parts)}
-
-
-def _convolved(op: Shaped, axis: int, _: int) -> _Found:
-    """Split convolutions by examples, unless a fused `Add` may read examples too."""
-    is_added = b"Add" in compat.attribute(op.node, "fused_ops").list.s
-    return ([0], {}) if axis == 0 and not is_added else None
-
-
-def _gradient_of_input(op: Shaped, axis: int, parts: int) -> _Found:
-    if axis != 0 or op.integers(0) is None:
-        return None
-    return [None, None, 0], {0: _part(op.outputs[0], axis, parts)}
-
-
-def _resized(op: Shaped, axis: int, _: int) -> _Found:
-    count = 1 + (op.node.op == "ResizeBilinearGrad")
-    return ([axis] * count, {}) if axis in (0, op.rank - 1) else None
-
-
-_COUNTER = 2
-_RANDOM = words("StatelessRandomUniformV2")
-_MAKES = _RANDOM | {"Fill"}
-_NOT_ELEMENT_WISE = words(
-    """Softmax LogSoftmax BiasAdd CollectiveReduceV2
-    SparseSoftmaxCrossEntropyWithLogits"""
-)
-
-_RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(INPLACE - _NOT_ELEMENT_WISE, _element_wise),
-    **dict.fromkeys(
-        words(
-            """Cast Greater GreaterEqual Less LessEqual Equal NotEqual ZerosLike
-            OnesLike Identity StopGradient PreventGradient Erfc Erfinv Sin Cos Tan Atan
-            Sinh Cosh Asinh Acosh Log1p FloorDiv FloorMod Rint Ceil IsNan IsInf IsFinite
-            SquaredDifference Xlog1py"""
-        ),
-        _element_wise,
-    ),
-    "AddN": _added,
-    "Select": _chosen,
-    "BiasAdd": _with_bias,
-    **dict.fromkeys(words("Softmax LogSoftmax TopKV2 OneHot"), _by_rows),
-    **dict.fromkeys(
-        words("SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
-        _loss,
-    ),
-    **dict.fromkeys(words("Sum Mean Max Min Prod All Any ArgMax ArgMin"), _reduced),
-    "Einsum": _einsum,
-    **dict.fromkeys(
-        words("MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _product
-    ),
-    "Transpose": _transposed,
-    **dict.fromkeys(words("Reshape ExpandDims Squeeze"), _reshaped),
-    "ConcatV2": _joined,
-    "Pack": _packed,
-    "Unpack": _unpacked,
-    **dict.fromkeys(words("Split SplitV"), _split),
-    "Slice": _sliced,
-    "Roll": _rolled,
-    **dict.fromkeys(words("Pad PadV2 MirrorPad Tile"), _padded),
-    "BroadcastTo": _broadcast,
-    "Fill": _filled,
-    **dict.fromkeys(_RANDOM, _random),
-    **dict.fromkeys(
-        words("MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPool3DGrad"),
-        _pooled,
-    ),
-    **dict.fromkeys(words("AvgPoolGrad AvgPool3DGrad"), _average_gradient),
-    **dict.fromkeys(
-        words("Conv2D Conv3D DepthwiseConv2dNative _FusedConv2D _FusedConv3D"),
-        _convolved,
-    ),
-    **dict.fromkeys(
-        words(
-            """Conv2DBackpropInput Conv3DBackpropInputV2
-            DepthwiseConv2dNativeBackpropInput"""
-        ),
-        _gradient_of_input,
-    ),
-    **dict.fromkeys(
-        words("ResizeBilinear ResizeNearestNeighbor ResizeBilinearGrad"), _resized
-    ),
-}

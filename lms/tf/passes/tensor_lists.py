@@ -29,9 +29,9 @@ import tensorflow as tf
 
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
-from lms.tf.capture.bound_values import Values
+from lms.tf.capture.bound_values import Values, known_shape, size_of
 from lms.tf.capture.loops import Trips, frames_around, index_of, source_of
-from lms.tf.capture.op_facts import ALIAS, PERSISTENT
+from lms.tf.capture.ops import ALIAS, PERSISTENT
 from lms.tf.passes.host_lists import COPY_OUT, HostLists, movable_lists
 from lms.units import KIB
 
@@ -269,15 +269,10 @@ class _Finder:
         return node is not None and node.op == "NextIteration"
 
     def _bytes(self, name: str) -> int:
-        spec = self._spec(name)
-        if spec.dtype in (tf.resource, tf.variant, tf.string):
-            return 0
-        return spec.dtype.size * (spec.shape.num_elements() or 0)
+        return size_of(self._spec(name))
 
     def _shape(self, name: str) -> tuple[int, ...] | None:
-        shape = self._spec(name).shape
-        known = shape.is_fully_defined()
-        return tuple(int(size or 0) for size in shape) if known else None
+        return known_shape(self._spec(name))
 
     def _spec(self, name: str) -> tf.TensorSpec:
         return self._specs[source_of(name)][index_of(name)]

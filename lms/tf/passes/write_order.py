@@ -21,7 +21,7 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.write_guard import WriteGuard
 from lms.tf import compat
-from lms.tf.capture.op_facts import ALIAS, COLLECTIVE, READS_VARIABLES
+from lms.tf.capture.ops import ALIAS, COLLECTIVE, READS_VARIABLES
 from lms.tf.passes.host_variables import (
     is_moved,
     move_to_host,

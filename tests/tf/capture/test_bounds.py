@@ -161,10 +161,7 @@ def test_lists_of_a_loop_have_the_shapes_that_the_batch_tells() -> None:
             loss = tf.reduce_sum(tf.exp(rows.stack()))
         return tape.gradient(loss, x)
 
-    traced, given = (
-        trace(tf.function(step), [tf.TensorSpec([None, 4])]),
-        [tf.TensorSpec([6, 4])],
-    )
+    traced, given = trace(step, [tf.TensorSpec([None, 4])]), [tf.TensorSpec([6, 4])]
     assert specialise(traced, given, device=DEVICE).guessed
     found = specialise(traced, given, device=DEVICE, guesses=True)
     stacked = [op for op in found.graph.ops if op.type == "TensorListStack"]
@@ -196,10 +193,8 @@ def test_a_bound_that_is_too_large_to_be_likely_is_a_guess() -> None:
         kept = tf.boolean_mask(x, x > 0)
         return tf.reduce_sum(tf.abs(kept[:, None] - kept), -1)
 
-    traced, given = (
-        trace(tf.function(step), [tf.TensorSpec([64])]),
-        [tf.TensorSpec([64])],
-    )
+    given = [tf.TensorSpec([64])]
+    traced = trace(step, given)
 
     def pairs(*, guesses: bool) -> list[int]:
         found = specialise(traced, given, device=DEVICE, guesses=guesses)

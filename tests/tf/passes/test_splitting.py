@@ -126,8 +126,7 @@ CASES = {
         ((4, 6, 6, 6, 16), (3, 3, 3, 16, 16)),
     ),
     "Conv2D Conv2DBackpropInput": Case(
-        gradient(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME")),
-        (*IMAGE, (3, 3, 16, 16)),
+        gradient(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME")), (*IMAGE, (3, 3, 16, 16))
     ),
     "DepthwiseConv2dNative": Case(
         lambda x, w: tf.nn.depthwise_conv2d(x, w, [1] * 4, "SAME"),
@@ -200,9 +199,8 @@ def test_a_sum_is_cut_whose_first_input_nobody_else_reads() -> None:
         _, step = traced_with(sum_of, arrays(shapes))
         (op,) = (op for op in step.graph.ops if op.type == "AddN")
         known = Cuts(step.graph, step.nodes, exact)
-        assert any(known.holds(op, cut, 2) for cut in known.of(op, 2)) is (
-            first is False
-        )
+        held = any(known.holds(op, cut, 2) for cut in known.of(op, 2))
+        assert held is (first is False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -26,7 +26,7 @@ __all__ = ["mean", "moments", "spread", "total"]
 
 
 def total(values: Any, axes: Sequence[int], *, keepdims: bool = False) -> Any:
-    """Sum over `axes`, which are not negative, the last of them first."""
+    """Sum over `axes`, which are not negative, from the last to the first."""
     for axis in sorted(axes, reverse=True):
         values = tf.reduce_sum(values, axis, keepdims=keepdims)
     return values

@@ -109,7 +109,7 @@ def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPl
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Coordinates of the search, most of them indices into tuples of `TUNING`."""
+    """Coordinates of the search, most being indices into tuples of `TUNING`."""
 
     price: int = 0
     percent: int = 0

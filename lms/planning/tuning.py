@@ -187,7 +187,7 @@ class Effort:
 
     Args:
         walks: The most walks of evictions that get to the end of the step.
-        placed: The most plans to judge, of those that are placed in the budget.
+        placed: The most plans to judge, among plans that are placed in the budget.
         compared: The most sure plans whose seconds are compared.
         early_tries: Number of `TUNING.early_tries` that are tried.
         region_percent: As in `TUNING`.

@@ -53,7 +53,7 @@ def cache_folder() -> Path | None:
 
 
 def digest(*parts: Any) -> str:
-    """Return a name for values: dataclasses, numbers, texts and containers of them.
+    """Return a name for values: dataclasses, numbers, texts, and their containers.
 
     Example:
         >>> digest({"b": 1, "a": (2.0, None)}) == digest({"a": (2.0, None), "b": 1})

@@ -284,7 +284,7 @@ def address_of(tensor: Any) -> int:
 
 
 def aligned(array: Any) -> np.ndarray:
-    """A NumPy array, or a copy of it, in memory that TensorFlow can take as it is."""
+    """A NumPy array, or its copy, in memory that TensorFlow can take without a copy."""
     array = np.asarray(array)  # a NumPy scalar is no array
     if array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous:
         return array

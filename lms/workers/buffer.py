@@ -91,7 +91,7 @@ class Buffer:
         self._open()
 
     def push(self, values: Sequence[Any], step: int) -> None:
-        """Publish values of a step, in the order of `like`: all of them, or none.
+        """Publish values of a step, in the order of `like`: all values, or none.
 
         A buffer whose file was deleted is made anew.
         """

@@ -230,7 +230,7 @@ def size_of(spec: tf.TensorSpec) -> int:
 def with_shapes(
     specs: Iterable[tf.TensorSpec], shapes: Iterable[Any]
 ) -> list[tf.TensorSpec]:
-    """Return specs with other shapes, None for those that stay."""
+    """Return specs with other shapes; None keeps the shape of a spec."""
     pairs = zip(specs, shapes, strict=True)
     return [s if new is None else tf.TensorSpec(new, s.dtype) for s, new in pairs]
 

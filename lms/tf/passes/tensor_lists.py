@@ -98,7 +98,7 @@ class _Finder:
         self._unknown: dict[str, None] = {}
 
     def found(self) -> Lists:
-        """Find all lists, first those that ops push to, as these live longer."""
+        """Find all lists, first lists that ops push to, as these live longer."""
         made = {
             node.name: self._bytes(node.input[0])
             for node in self._ordered

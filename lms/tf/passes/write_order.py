@@ -100,7 +100,7 @@ class CommitFlag:
     _functions: list[Callable[..., Any]] = field(default_factory=list)
 
     def nodes(self, guard: WriteGuard, device: str) -> tuple[compat.NodeDef, ...]:
-        """Make the ops after the barrier; deferred writes wait for the last of these.
+        """Make the ops after the barrier; deferred writes wait for the last one.
 
         A token goes to the host and another comes back; both lie in the host's memory,
         on a GPU too. TensorFlow would carry a bare control edge between devices by a

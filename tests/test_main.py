@@ -1,9 +1,14 @@
-"""The command line, as a user meets it: in a process of its own."""
+"""The command line, as a user meets it.
+
+What takes the place of a process runs in one of its own.
+"""
 
 import subprocess
 import sys
 
 import pytest
+
+from lms.__main__ import main
 
 CARD = ("emulate", "--memory", "1MiB")
 LIMIT = "import os; print(int(os.environ['LMS_CARD_MEMORY']) >> 20)"
@@ -88,13 +93,15 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
     ],
 )
 def test_a_mistake_is_a_short_error_with_exit_code_2(
-    arguments: tuple[str, ...], message: str
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ended = lms(*arguments)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert message in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert len(ended.stderr.splitlines()) <= 4
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert message in said.err
+    assert "Traceback" not in said.err
+    assert len(said.err.splitlines()) <= 4
 
 
 def test_help_says_the_exit_codes_and_loads_no_tensorflow() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-_NEEDED = ("tensorflow", "keras")
+_NEEDED = ("tensorflow", "keras", "h5py")  # Keras brings the third
 
 
 @pytest.hookimpl(wrapper=True)

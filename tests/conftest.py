@@ -81,10 +81,15 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(scope="session")
-def worker() -> Iterator[Worker]:
-    """Runs functions in fresh processes, each with a card of its own."""
+def card() -> None:
+    """Skips where no card can be emulated."""
     if _NO_CARD:
         pytest.skip(_NO_CARD)
+
+
+@pytest.fixture(scope="session")
+def worker(card: None) -> Iterator[Worker]:
+    """Runs functions in fresh processes, each with a card of its own."""
     server = Worker()
     yield server
     server.close()

@@ -10,6 +10,7 @@ import pytest
 
 from lms.__main__ import main
 
+EMULATED = pytest.mark.usefixtures("card")
 CARD = ("emulate", "--memory", "1MiB")
 LIMIT = "import os; print(int(os.environ['LMS_CARD_MEMORY']) >> 20)"
 
@@ -23,6 +24,7 @@ def lms(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@EMULATED
 @pytest.mark.parametrize("separator", [("--",), ()])
 def test_a_command_runs_with_the_memory_it_was_given(
     separator: tuple[str, ...],
@@ -31,6 +33,7 @@ def test_a_command_runs_with_the_memory_it_was_given(
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "96\n", "")
 
 
+@EMULATED
 def test_the_arguments_of_a_command_are_left_alone() -> None:
     code = "import sys; print(sys.argv[1:])"
     ended = lms(
@@ -49,11 +52,11 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
         (("emulate", "--dry", "--", "true"), "`card` must be named where nothing is"),
         (("emulate", "--card", "abacus"), "--card: invalid choice: 'abacus' (choose"),
         (
-            ("emulate", "--memory", "1MiB", "--cards", "9", "--", "true"),
+            (*CARD, "--cards", "9", "--", "true"),
             "`cards` must be from 1 to 8, got 9.",
         ),
-        (("emulate", "--memory", "1MiB"), "COMMAND must name a program, got nothing."),
-        (("emulate", "--memory", "1MiB", "--"), "COMMAND must name a program"),
+        (CARD, "COMMAND must name a program, got nothing."),
+        ((*CARD, "--"), "COMMAND must name a program"),
         (
             ("emulate", "--memory", "lots", "--", "true"),
             "argument --memory: `memory` must be a size such as '1.5GiB', got 'lots'.",
@@ -63,10 +66,10 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
             "argument --memory: `memory` must be at least 1 MiB, which TensorFlow's",
         ),
         (
-            ("emulate", "--memory", "1MiB", "--", "no-such-program"),
+            (*CARD, "--", "no-such-program"),
             "got 'no-such-program' (No such file or directory). Check its name",
         ),
-        (("emulate", "--memory", "1MiB", "--", "/"), "got '/' (Permission denied)."),
+        ((*CARD, "--", "/"), "got '/' (Permission denied)."),
         (("plan",), "arguments are required: FILE.py:function"),
         (("plan", "none.py:made"), "got no such file."),
         (("plan", __file__), "got no function."),
@@ -93,8 +96,13 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
     ],
 )
 def test_a_mistake_is_a_short_error_with_exit_code_2(
-    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
+    if arguments[:1] == ("emulate",):
+        request.getfixturevalue("card")
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     said = capsys.readouterr()
@@ -117,6 +125,7 @@ def test_help_says_the_exit_codes_and_loads_no_tensorflow() -> None:
     assert ended.stdout.endswith("False\n")
 
 
+@EMULATED
 def test_a_named_link_is_taken() -> None:
     code = "import os; print(os.environ['LMS_CARD_H2D'])"
     command = ("--", sys.executable, "-c", code)
@@ -124,6 +133,7 @@ def test_a_named_link_is_taken() -> None:
     assert float(ended.stdout) == 12e9
 
 
+@EMULATED
 def test_a_card_within_a_card_is_refused() -> None:
     inner = (sys.executable, "-m", "lms", "emulate", "--memory", "1MiB", "--", "true")
     ended = lms("emulate", "--memory", "96MiB", "--", *inner)

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 HOPS = 12
 
-pytestmark = [pytest.mark.tf, pytest.mark.slow]
+pytestmark = [pytest.mark.tf, pytest.mark.long]
 
 
 @pytest.mark.usefixtures("worker")  # it skips where no card can be emulated

@@ -13,7 +13,8 @@ from profiling import report
 from profiling.record import read_result
 from profiling.timelines import timeline_from_json
 
-pytestmark = [pytest.mark.tf, pytest.mark.slow]
+# `test_measured` has timelines and stalls of recorded spans.
+pytestmark = [pytest.mark.tf, pytest.mark.long]
 
 LINK, FLOPS = 12e9, 3e11  # of the card: so slow that products are no small ops
 

@@ -3,25 +3,20 @@
 What takes the place of a process runs in one of its own.
 """
 
-import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from lms.__main__ import main
+from tests.programs import python
 
 EMULATED = pytest.mark.usefixtures("card")
 CARD = ("emulate", "--memory", "1MiB")
 LIMIT = "import os; print(int(os.environ['LMS_CARD_MEMORY']) >> 20)"
 
 
-def lms(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lms", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+lms = partial(python, "-m", "lms")
 
 
 @EMULATED
@@ -115,12 +110,7 @@ def test_a_mistake_is_a_short_error_with_exit_code_2(
 def test_help_says_the_exit_codes_and_loads_no_tensorflow() -> None:
     code = "import sys, lms.__main__ as m; m.main(['plan', '--help'])"
     check = "import atexit; atexit.register(lambda: print('tensorflow' in sys.modules))"
-    ended = subprocess.run(
-        [sys.executable, "-c", f"import sys; {check}; {code}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = python("-c", f"import sys; {check}; {code}")
     assert "3 when no plan fits" in " ".join(ended.stdout.split())
     assert ended.stdout.endswith("False\n")
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +11,7 @@ from lms.ir.plan import SwapPlan
 from lms.units import KIB
 from profiling.allocations import compare, expected
 from profiling.spans import Span
+from tests.programs import python
 
 STEP = "step"
 
@@ -82,10 +81,7 @@ def test_ops_take_what_is_expected_of_kernels_for_gpus(models: dict[str, str]) -
     environ = emulate.environment(
         "512MiB", inherited={**os.environ}, card="v100-pcie", dry=True
     )
-    words = [sys.executable, "-m", "tests.profiling.allocation_trials", *asked]
-    done = subprocess.run(
-        words, env=environ, capture_output=True, text=True, check=False
-    )
+    done = python("-m", "tests.profiling.allocation_trials", *asked, env=environ)
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads(line) for line in done.stdout.splitlines() if line[0] == "{"]
     for build, one in zip(models, found, strict=True):

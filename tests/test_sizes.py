@@ -80,7 +80,7 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of unet3d": (lambda: lines("unet3d"), 6_300, 150),
     "lines of experiments": (lambda: lines("experiments"), 6_532, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_312, 150),
-    "lines of tests": (lambda: lines("tests"), 21_457, 150),
+    "lines of tests": (lambda: lines("tests"), 21_525, 150),
     "files of lms": (lambda: len(files("lms")), 102, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),

@@ -16,10 +16,12 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Three at a time for two cores, as many tests wait: for copies in slow motion, or for
 # memory that TensorFlow hopes for ten seconds long. A worker that crashes ends the run:
 # with another in its place, xdist may wait for ever.
-PARALLEL := --numprocesses 3 --dist loadfile --max-worker-restart 0
+PARALLEL := --numprocesses 3 --max-worker-restart 0
+# Lint runs beside the tests: both outcomes are told, and a failure of either fails.
+BOTH := @$(MAKE) --no-print-directory --jobs 2 --keep-going lint tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all gpu-check lint docs format clean
+.PHONY: help setup demo test test-all tests gpu-check lint docs format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
@@ -29,16 +31,19 @@ setup: $(READY)  ## make .venv with everything installed
 demo: $(RUNS)  ## out of memory with plain Keras, trained with the callback
 	$(BIN)/python -m experiments.demo
 
+test: $(READY)  ## lint, the tests, and the examples in docstrings
+	$(BOTH) TYPED="lms unet3d profiling experiments"
+
+test-all: $(READY)  ## the tests that take long too, and the types of all: a quarter of an hour
+	$(BOTH) MORE='-m "long or not long" --hypothesis-profile full'
+
 # On a machine that others load, a training may miss its time or its memory once: what
 # failed runs once more, alone. A crash or an error in collecting (exit codes above 1) ends
 # the run.
-test: lint  ## lint, then run the tests and the examples in docstrings
-	$(BIN)/python -m pytest $(PARALLEL) || { [ $$? -eq 1 ] && \
+tests: $(READY)
+	$(BIN)/python -m pytest $(PARALLEL) $(MORE) || { [ $$? -eq 1 ] && \
 		echo "What failed runs once more, alone." && \
-		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
-
-test-all: lint  ## the tests that take long too: a quarter of an hour
-	$(BIN)/python -m pytest $(PARALLEL) -m "long or not long"
+		$(BIN)/python -m pytest $(MORE) --last-failed --last-failed-no-failures none; }
 
 gpu-check: $(RUNS)  ## on a machine with a GPU: what works there, eight minutes of measuring
 	@test -z "$(RUNS)" || ! command -v nvidia-smi || $(INSTALL) -e '.[gpu]'
@@ -49,7 +54,7 @@ gpu-check: $(RUNS)  ## on a machine with a GPU: what works there, eight minutes 
 lint: $(READY)  ## style, formatting, types, import layers, words
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --pythonpath $(BIN)/python $(TYPED)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.words
 

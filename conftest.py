@@ -1,14 +1,15 @@
-"""What all tests share: without TensorFlow, modules that need it are skipped aloud."""
+"""What all tests share: which are skipped aloud, and which process runs them."""
 
 import sys
 from collections.abc import Generator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-_NEEDED = ("tensorflow", "keras")
+_NEEDED = ("tensorflow", "keras", "h5py")  # Keras brings the third
 
 
 @pytest.hookimpl(wrapper=True)
@@ -39,3 +40,29 @@ def _missing(error: BaseException | None) -> str | None:
         error = error.__cause__
     package = None if error is None else (error.name or "").partition(".")[0]
     return package if package and find_spec(package) is None else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process one test at a time, or a module whose tests share a fixture."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if _shares_fixtures(config.rootpath / file) else nodeid
+
+    return Scheduling(config, log)
+
+
+@cache
+def _shares_fixtures(path: Path) -> bool:
+    return 'scope="module"' in path.read_text()
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Let slow tests start first, so that no process is left with one at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not {"slow", "long"} & {*item.keywords})

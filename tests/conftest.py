@@ -12,11 +12,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from lms.emulation import emulate
 from lms.emulation.build import built
 from lms.errors import UnsupportedError
 from tests.tf.worker import Worker
+
+# `tests.strategies.examples` scales by these; `make test-all` asks for `full`.
+settings.register_profile("full", max_examples=100, deadline=None)
+settings.register_profile("quick", max_examples=33, deadline=None)
+settings.load_profile("quick")
 
 # Measurements of a card are shared by all tests, as by all runs of a user. The compiled
 # card stays for the next session.
@@ -75,10 +81,15 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(scope="session")
-def worker() -> Iterator[Worker]:
-    """Runs functions in fresh processes, each with a card of its own."""
+def card() -> None:
+    """Skips where no card can be emulated."""
     if _NO_CARD:
         pytest.skip(_NO_CARD)
+
+
+@pytest.fixture(scope="session")
+def worker(card: None) -> Iterator[Worker]:
+    """Runs functions in fresh processes, each with a card of its own."""
     server = Worker()
     yield server
     server.close()

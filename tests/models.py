@@ -71,10 +71,10 @@ def _unet_data(count: int = 4) -> dict[str, Any]:
     return {"x": _noise(count, 16, 16, 16, 4), "y": masks, "batch_size": 2}
 
 
-def mirrored() -> keras.Model:
+def mirrored(**compiled: Any) -> keras.Model:
     """A network under a strategy of one replica, as tutorials for one GPU write it."""
     with tf.distribute.MirroredStrategy(["GPU:0"]).scope():
-        return conv_net()
+        return conv_net(**compiled)
 
 
 class _Half(layers.Layer):
@@ -103,10 +103,13 @@ class _Half(layers.Layer):
 
 
 def on_two_cards() -> keras.Model:
-    """A network whose halves lie on two cards, as users place them by hand."""
-    head = [layers.GlobalAveragePooling2D(), layers.Dense(5, activation="softmax")]
-    model = keras.Sequential([keras.Input((32, 32, 3)), _Half(0), _Half(1), *head])
-    model.compile("adam", "sparse_categorical_crossentropy")
+    """A network whose halves lie on two cards, each with an optimizer of its own."""
+    inputs = keras.Input((32, 32, 3))
+    x = layers.GlobalAveragePooling2D()(_Half(1)(_Half(0)(inputs)))
+    model = TwoOptimizers(inputs, layers.Dense(5, activation="softmax")(x))
+    model.second = keras.optimizers.SGD(0.01, momentum=0.9)
+    accumulating = keras.optimizers.Adam(gradient_accumulation_steps=2)
+    model.compile(accumulating, "sparse_categorical_crossentropy")
     return model
 
 
@@ -146,14 +149,14 @@ def _resnet_data(count: int = 24, batch_size: int = 8, **more: Any) -> dict[str,
     }
 
 
-def _data_without_length() -> dict[str, Any]:
+def _without_length(data: Mapping[str, Any]) -> dict[str, Any]:
     """Keras asks for one batch more than there are, and counts it."""
-    data = _resnet_data()
-    spec = (tf.TensorSpec([32, 32, 3]), tf.TensorSpec([], tf.int64))
+    pair = data["x"], data["y"]
     rows = tf.data.Dataset.from_generator(
-        lambda: zip(data["x"], data["y"], strict=True), output_signature=spec
+        lambda: zip(*pair, strict=True),
+        output_signature=tuple(tf.TensorSpec(a.shape[1:], a.dtype) for a in pair),
     )
-    return {"x": rows.batch(8, drop_remainder=True)}
+    return {"x": rows.batch(data["batch_size"], drop_remainder=True)}
 
 
 def fused() -> keras.Model:
@@ -320,14 +323,14 @@ def _loss_of_labelled(labels: Any, predicted: Any) -> Any:
     )
 
 
-def tagger() -> keras.Model:
+def tagger(optimizer: Any = "adam") -> keras.Model:
     """Words of which some have labels: how many the loss is of depends on values."""
     inputs = keras.Input((64,), dtype="int32")
     x = layers.Embedding(50, 16)(inputs)
     for _ in range(4):
         x = layers.Conv1D(32, 3, padding="same", activation="gelu")(x)
     model = keras.Model(inputs, layers.Dense(6)(x))
-    model.compile(optimizer="adam", loss=_loss_of_labelled)
+    model.compile(optimizer=optimizer, loss=_loss_of_labelled)
     return model
 
 
@@ -393,9 +396,15 @@ def grouped() -> keras.Model:
     return model
 
 
+_WEIGHTS = np.linspace(0.1, 2.0, 12)
 _SEQUENCES = {"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8}
 _SERIES = {"x": _noise(512, 6, 16), "y": _noise(512, 6, 1), "batch_size": 256}
 _SENTENCES = {"x": _classes(128 * 64, 50).reshape(128, 64), "batch_size": 64}
+_LABELLED = _SENTENCES | {"y": _classes(128 * 64, 6, seed=2).reshape(128, 64)}
+_VALIDATED = {
+    "class_weight": {i: 1.0 + i for i in range(5)},
+    "validation_data": (_noise(12, 32, 32, 3), _classes(12, 5)),
+}
 
 CASES: dict[str, Case] = {
     "a 3D U-Net": Case(build=unet, fit=_unet_data()),
@@ -420,7 +429,8 @@ CASES: dict[str, Case] = {
         fit={
             "x": {"image": _noise(12, 32, 32, 3), "facts": _noise(12, 6)},
             "y": {"again": _noise(12, 32, 32, 3, seed=4), "kind": _classes(12, 4)},
-            "batch_size": 4,
+            "sample_weight": {"again": _WEIGHTS[:, None, None], "kind": _WEIGHTS},
+            "batch_size": 5,
         },
     ),
     "a train_step of its own": Case(
@@ -453,13 +463,18 @@ CASES: dict[str, Case] = {
     "sample weights and a partial last batch": Case(
         build=conv_net, fit=_resnet_data(22, sample_weight=np.linspace(0.1, 2.0, 22))
     ),
-    "data whose length nobody knows": Case(build=conv_net, fit=_data_without_length),
+    "data whose length nobody knows": Case(
+        build=conv_net, fit=lambda: _without_length(_resnet_data())
+    ),
     "class weights and validation inside fit": Case(
         build=conv_net,
-        fit=_resnet_data(
-            class_weight={i: 1.0 + i for i in range(5)},
-            validation_data=(_noise(12, 32, 32, 3), _classes(12, 5)),
-        ),
+        fit=_resnet_data(**_VALIDATED),
+        kinds=("train", "test"),
+    ),
+    "weights and steps of all kinds, and a second fit": Case(
+        build=lambda: mirrored(steps_per_execution=2),
+        fit=_resnet_data(40, **_VALIDATED),
+        fits=2,
         kinds=("train", "test"),
     ),
     "accumulated gradients and a second fit": Case(
@@ -489,8 +504,14 @@ CASES: dict[str, Case] = {
         share=0.5,
     ),
     "a loss of as many words as have labels": Case(
-        build=tagger,
-        fit=_SENTENCES | {"y": _classes(128 * 64, 6, seed=2).reshape(128, 64)},
+        build=tagger, fit=_LABELLED, share=0.5
+    ),
+    "bfloat16 words, of nobody knows how many sentences": Case(
+        build=lambda: tagger(
+            keras.optimizers.Adafactor(use_ema=True, ema_overwrite_frequency=2)
+        ),
+        fit=lambda: _without_length(_LABELLED),
+        policy="mixed_bfloat16",
         share=0.5,
     ),
     "letters of speech": Case(

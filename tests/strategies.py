@@ -1,10 +1,11 @@
 """Random graphs for hypothesis: small, and with everything that a graph may hold."""
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView, Op, Tensor
 
-__all__ = ["graphs"]
+__all__ = ["examples", "graphs"]
 
 # Few sizes, so that in-place ops often find an input of their output's size.
 _SIZES = st.sampled_from((0, 1, 8, 8, 8, 16, 16, 40, 100))
@@ -12,6 +13,11 @@ _SCRATCH = st.sampled_from((0, 0, 0, 0, 5, 60))
 _KINDS = st.sampled_from(
     ("plain",) * 8 + ("inplace", "inplace", "alias", "alias", "persistent", "fixed")
 )
+
+
+def examples(count: int) -> settings:
+    """This many examples with the profile `full`, a third of them with `quick`."""
+    return settings(max_examples=count * settings().max_examples // 100)
 
 
 @st.composite

@@ -1,23 +1,25 @@
-"""The command line, as a user meets it: in a process of its own."""
+"""The command line, as a user meets it.
 
-import subprocess
+What takes the place of a process runs in one of its own.
+"""
+
 import sys
+from functools import partial
 
 import pytest
 
+from lms.__main__ import main
+from tests.programs import python
+
+EMULATED = pytest.mark.usefixtures("card")
 CARD = ("emulate", "--memory", "1MiB")
 LIMIT = "import os; print(int(os.environ['LMS_CARD_MEMORY']) >> 20)"
 
 
-def lms(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lms", *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+lms = partial(python, "-m", "lms")
 
 
+@EMULATED
 @pytest.mark.parametrize("separator", [("--",), ()])
 def test_a_command_runs_with_the_memory_it_was_given(
     separator: tuple[str, ...],
@@ -26,6 +28,7 @@ def test_a_command_runs_with_the_memory_it_was_given(
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "96\n", "")
 
 
+@EMULATED
 def test_the_arguments_of_a_command_are_left_alone() -> None:
     code = "import sys; print(sys.argv[1:])"
     ended = lms(
@@ -44,11 +47,11 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
         (("emulate", "--dry", "--", "true"), "`card` must be named where nothing is"),
         (("emulate", "--card", "abacus"), "--card: invalid choice: 'abacus' (choose"),
         (
-            ("emulate", "--memory", "1MiB", "--cards", "9", "--", "true"),
+            (*CARD, "--cards", "9", "--", "true"),
             "`cards` must be from 1 to 8, got 9.",
         ),
-        (("emulate", "--memory", "1MiB"), "COMMAND must name a program, got nothing."),
-        (("emulate", "--memory", "1MiB", "--"), "COMMAND must name a program"),
+        (CARD, "COMMAND must name a program, got nothing."),
+        ((*CARD, "--"), "COMMAND must name a program"),
         (
             ("emulate", "--memory", "lots", "--", "true"),
             "argument --memory: `memory` must be a size such as '1.5GiB', got 'lots'.",
@@ -58,10 +61,10 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
             "argument --memory: `memory` must be at least 1 MiB, which TensorFlow's",
         ),
         (
-            ("emulate", "--memory", "1MiB", "--", "no-such-program"),
+            (*CARD, "--", "no-such-program"),
             "got 'no-such-program' (No such file or directory). Check its name",
         ),
-        (("emulate", "--memory", "1MiB", "--", "/"), "got '/' (Permission denied)."),
+        ((*CARD, "--", "/"), "got '/' (Permission denied)."),
         (("plan",), "arguments are required: FILE.py:function"),
         (("plan", "none.py:made"), "got no such file."),
         (("plan", __file__), "got no function."),
@@ -88,28 +91,31 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
     ],
 )
 def test_a_mistake_is_a_short_error_with_exit_code_2(
-    arguments: tuple[str, ...], message: str
+    arguments: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
 ) -> None:
-    ended = lms(*arguments)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert message in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert len(ended.stderr.splitlines()) <= 4
+    if arguments[:1] == ("emulate",):
+        request.getfixturevalue("card")
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert message in said.err
+    assert "Traceback" not in said.err
+    assert len(said.err.splitlines()) <= 4
 
 
 def test_help_says_the_exit_codes_and_loads_no_tensorflow() -> None:
     code = "import sys, lms.__main__ as m; m.main(['plan', '--help'])"
     check = "import atexit; atexit.register(lambda: print('tensorflow' in sys.modules))"
-    ended = subprocess.run(
-        [sys.executable, "-c", f"import sys; {check}; {code}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = python("-c", f"import sys; {check}; {code}")
     assert "3 when no plan fits" in " ".join(ended.stdout.split())
     assert ended.stdout.endswith("False\n")
 
 
+@EMULATED
 def test_a_named_link_is_taken() -> None:
     code = "import os; print(os.environ['LMS_CARD_H2D'])"
     command = ("--", sys.executable, "-c", code)
@@ -117,6 +123,7 @@ def test_a_named_link_is_taken() -> None:
     assert float(ended.stdout) == 12e9
 
 
+@EMULATED
 def test_a_card_within_a_card_is_refused() -> None:
     inner = (sys.executable, "-m", "lms", "emulate", "--memory", "1MiB", "--", "true")
     ended = lms("emulate", "--memory", "96MiB", "--", *inner)

@@ -55,13 +55,32 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / link).exists(), f"{path.name}: {link}"
 
 
-def test_each_row_of_what_works_names_a_test_or_a_case_that_exists() -> None:
+def _assigned(tree: ast.Module, name: str) -> str:
+    """The text of a value at the top of a module; none where there is no such name."""
+    nodes = (node for node in tree.body if isinstance(node, ast.Assign))
+    values = {ast.unparse(node.targets[0]): node.value for node in nodes}
+    return ast.unparse(values[name]) if name in values else ""
+
+
+def _run_by_make_test(path: Path) -> set[str]:
+    """Names of a file's tests that are not all marked `long`."""
+    tree, long = ast.parse(path.read_text()), "pytest.mark.long"
+    tests = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    short = {t.name for t in tests if long not in map(ast.unparse, t.decorator_list)}
+    return set() if long in _assigned(tree, "pytestmark") else short
+
+
+def test_each_row_of_what_works_names_a_test_or_a_case_that_make_test_runs() -> None:
     text = (ROOT / "docs" / "what_works.md").read_text()
     rows = re.findall(r"\| (test|case) `([^`]+)` \|$", text, re.MULTILINE)
-    known = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
-    written = {"test": "def {}(", "case": '"{}": Case('}
+    bits = ast.parse((ROOT / "tests" / "tf" / "test_same_numbers.py").read_text())
+    short: dict[str, tuple[str, ...]] = ast.literal_eval(_assigned(bits, "SHORT"))
+    files = map(_run_by_make_test, (ROOT / "tests").rglob("test_*.py"))
+    known = {"test": set().union(*files), "case": set(short).union(*short.values())}
     assert len(rows) > 20
-    assert [n for kind, n in rows if written[kind].format(n) not in known] == []
+    assert [name for kind, name in rows if name not in known[kind]] == []
+    models = (ROOT / "tests" / "models.py").read_text()
+    assert [name for name in known["case"] if f'"{name}": Case(' not in models] == []
 
 
 def test_the_api_page_has_all_public_names() -> None:

@@ -1,11 +1,11 @@
 """The idea in an afternoon: a program that is read, and runs."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import python
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "docs" / "tiny_lms.py"
@@ -18,14 +18,8 @@ def test_it_is_short() -> None:
 @pytest.mark.tf
 @pytest.mark.long
 def test_it_trains_in_half_of_the_memory_with_equal_bits() -> None:
-    ended = subprocess.run(
-        [sys.executable, str(PROGRAM)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = python(str(PROGRAM), env=environ, timeout=240)
     assert ended.returncode == 0, ended.stderr
     _, plenty, plain, tiny, said = ended.stdout.splitlines()
     assert plain.split(maxsplit=2) == ["plain", "72MiB", "out of memory"]

@@ -1,11 +1,11 @@
 """Where TensorFlow is missing, planners and `pytest -m "not tf"` work."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.programs import python
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,13 +30,7 @@ SKIPPED = re.compile(r"^SKIPPED \[\d+\] (\S+):\d+: TensorFlow is missing$", re.M
 
 
 def run(code: str) -> str:
-    ended = subprocess.run(
-        [sys.executable, "-c", HIDDEN + code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = python("-c", HIDDEN + code, cwd=ROOT)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     return ended.stdout
 

@@ -3,8 +3,6 @@
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 from lms.commands.endings import end_well
 from lms.errors import HostMemoryError
 from lms.storage.files import write_text
+from tests.programs import python
 
 
 def ended(run: Callable[[], object], advice: str = "Go on.") -> tuple[int, str]:
@@ -100,9 +99,7 @@ def run():
 say = lambda text: print(text, file=sys.stderr)
 raise SystemExit(end_well(run, say, advice=lambda: "Rest."))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = python("-c", program)
     assert done.returncode == code
     assert done.stderr.startswith(line)
     assert len(done.stderr.splitlines()) == 1

@@ -1,7 +1,6 @@
 """`python -m lms plan`: what it says before training, and that training agrees."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from lms.ir.plan import SwapPlan
 from lms.machine.hardware import PRESETS
 from lms.planning.settings import read_settings
 from lms.units import MIB
+from tests.programs import python
 from tests.tf.worker import Worker
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
@@ -23,15 +23,10 @@ TRIALS = "tests.commands.trials"
 
 def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
     file, figure = tmp_path / "plan.json", tmp_path / "plan.png"
-    lms = (sys.executable, "-m", "lms")
     limits = ("--memory", "64MiB", "--h2d", "1GB", "--d2h", "1GB")
     written = ("--json", str(file), "--figure", str(figure))
-    ended = subprocess.run(
-        [*lms, "emulate", *limits, "--", *lms, "plan", f"{SUBJECTS}:tiny", *written],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    plan = (sys.executable, "-m", "lms", "plan", f"{SUBJECTS}:tiny", *written)
+    ended = python("-m", "lms", "emulate", *limits, "--", *plan)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("LMS train step (")
     assert "nothing is swapped" in ended.stdout

@@ -9,6 +9,7 @@ import pytest
 import lms
 from lms.errors import LMSError
 from lms.machine.hardware import LinkRates
+from tests.programs import python
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -92,9 +93,7 @@ def test_a_program_limits_itself_on_its_first_line() -> None:
         "try: held += [tf.ones([1 << 20]) for _ in range(6)]\n"
         "except tf.errors.ResourceExhaustedError: print('full')\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
+    ended = python("-c", code)
     assert ended.stdout.splitlines()[-2:] == [
         "/job:localhost/replica:0/task:0/device:GPU:0",
         "full",

@@ -1,7 +1,5 @@
 """The checks of a real card, rehearsed on an emulated one; and what they conclude."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from experiments.gpu import answer
 from experiments.runner import Book, Trial
 from lms.emulation import emulate
 from profiling.record import circumstances
+from tests.programs import python
 
 ROOT = Path(__file__).parents[2]
 NET = {"size": 16, "filters": 4, "depth": 2}
@@ -126,8 +125,7 @@ def test_importing_it_needs_no_package_that_a_gpu_machine_may_lack() -> None:
         "import experiments.__main__, profiling.record\n"
         "profiling.record.circumstances()\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
-    assert ended.returncode == 0
+    assert python("-c", code, cwd=ROOT).returncode == 0
 
 
 def test_without_a_checkout_the_commit_is_what_one_says(
@@ -145,11 +143,8 @@ def test_a_run_goes_on_on_the_card_that_is_here(tmp_path: Path) -> None:
     words += ["--size", "16", "--filters", "8", "--depth", "2", "--steps", "6"]
     words += ["--results", str(results), "--folder", str(tmp_path), "--minutes", "4"]
     card = emulate.environment("128MiB", card="t4", slow_motion=1000)
-    command = [sys.executable, "-m", "experiments", *words]
     for _ in range(2):
-        done = subprocess.run(
-            command, env=card, cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        done = python("-m", "experiments", *words, env=card, cwd=ROOT)
         assert done.returncode == 0, done.stdout + done.stderr
     names = [row["name"] for row in runner.read_lines(results)[1]]
     assert names == ["machine", "unet plain"]

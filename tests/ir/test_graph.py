@@ -1,11 +1,11 @@
 """Graphs: what they refuse, who reads what, and which tensors share a buffer."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from lms.ir.graph import GraphView, Op, Tensor, op_of
 from tests.graphs import RESHAPE, SKIP, make_op
-from tests.strategies import graphs
+from tests.strategies import examples, graphs
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_an_order_that_cannot_be_executed_is_refused(order: str) -> None:
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_the_order_that_a_graph_has_is_one_it_can_be_given(graph: GraphView) -> None:
     assert graph.reordered(op.name for op in graph.ops) == graph
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_a_root_is_its_own_root_and_as_large_as_its_aliases(graph: GraphView) -> None:
     for name, root in graph.roots.items():
         assert graph.roots[root] == root

@@ -1,7 +1,7 @@
 """Liveness: by hand, and against a recomputation that looks at one op at a time."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import (
@@ -15,7 +15,7 @@ from lms.ir.liveness import (
     working_sets,
 )
 from tests.graphs import LOOP, RESHAPE, Drawn, all_drawn, graph_of, make_op
-from tests.strategies import graphs
+from tests.strategies import examples, graphs
 
 drawn = pytest.mark.parametrize("drawn", all_drawn().values(), ids=all_drawn())
 
@@ -117,13 +117,13 @@ def saved(op: Op, dying: list[Tensor]) -> int:
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=100)
+@examples(100)
 def test_the_curve_is_what_a_naive_recomputation_gives(graph: GraphView) -> None:
     assert memory_curve(graph) == naive_curve(graph)
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_no_op_needs_more_by_itself_than_with_the_others(graph: GraphView) -> None:
     pairs = zip(working_sets(graph), memory_curve(graph), strict=True)
     assert all(alone <= together for alone, together in pairs)

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import memory_curve, peak
 from lms.ir.write_guard import WriteGuard, can_come_last, guard_writes
 from tests.graphs import graph_of, make_op, scheduled
-from tests.strategies import graphs
+from tests.strategies import examples, graphs
 
 # seed ┄> noise (100) ─> gradient (8) ─> update          ┄> is a control edge
 #                   └──> mean (1) ─> metric ┄> result (1)
@@ -85,7 +85,7 @@ def test_what_a_branch_writes_is_kept() -> None:
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_no_op_comes_between_the_last_writes_that_need_not_follow_one(
     graph: GraphView,
 ) -> None:

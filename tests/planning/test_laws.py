@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView, op_of
@@ -20,7 +20,7 @@ from lms.simulation.memory import simulate_memory
 from tests.graphs import scheduled
 from tests.planning.counting import plan_in_bytes
 from tests.planning.ruled import plan_by_threshold
-from tests.strategies import graphs
+from tests.strategies import examples, graphs
 
 # What may move, and what is ordered: everything, or what is not small.
 _LEAST_SIZES = st.sampled_from((1, 1, 9, 17))
@@ -90,7 +90,7 @@ Planners: TypeAlias = Callable[[GraphView], st.SearchStrategy[Planner]]
 
 @every_planner
 @given(data=st.data())
-@settings(deadline=None, max_examples=100)
+@examples(100)
 def test_a_plan_can_be_obeyed(planners: Planners, data: st.DataObject) -> None:
     graph = data.draw(ordered_graphs())
     plan = data.draw(planners(graph))(graph)
@@ -99,7 +99,7 @@ def test_a_plan_can_be_obeyed(planners: Planners, data: st.DataObject) -> None:
 
 @every_planner
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_a_plan_goes_through_json(planners: Planners, data: st.DataObject) -> None:
     graph = data.draw(ordered_graphs())
     plan = data.draw(planners(graph))(graph)
@@ -108,7 +108,7 @@ def test_a_plan_goes_through_json(planners: Planners, data: st.DataObject) -> No
 
 @every_planner
 @given(data=st.data())
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_the_same_graph_gives_the_same_plan(
     planners: Planners, data: st.DataObject
 ) -> None:
@@ -120,7 +120,7 @@ def test_the_same_graph_gives_the_same_plan(
 
 @every_planner
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_only_movable_tensors_move_and_only_far_readers_read_copies(
     planners: Planners, data: st.DataObject
 ) -> None:
@@ -138,7 +138,7 @@ def test_only_movable_tensors_move_and_only_far_readers_read_copies(
 
 @every_planner
 @given(data=st.data())
-@settings(deadline=None, max_examples=100)
+@examples(100)
 def test_no_op_waits_for_itself(planners: Planners, data: st.DataObject) -> None:
     graph = data.draw(ordered_graphs())
     plan = data.draw(planners(graph))(graph)
@@ -198,7 +198,7 @@ def copies_back(plan: SwapPlan) -> Iterator[tuple[str, Swap, SwapIn]]:
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=120)
+@examples(120)
 def test_a_budget_plan_never_exceeds_its_room(data: st.DataObject) -> None:
     graph = data.draw(ordered_graphs())
     least_size = data.draw(_LEAST_SIZES)
@@ -210,7 +210,7 @@ def test_a_budget_plan_never_exceeds_its_room(data: st.DataObject) -> None:
 
 
 @given(ordered_graphs(), _LEAST_SIZES)
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_a_budget_plan_without_need_has_no_swaps(
     graph: GraphView, least_size: int
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_budget_plan_without_need_has_no_swaps(
 
 
 @given(ordered_graphs(), _LEAST_SIZES)
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_the_least_room_lies_between_the_lower_bound_and_the_peak(
     graph: GraphView, least_size: int
 ) -> None:

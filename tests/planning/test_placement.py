@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView
@@ -35,6 +35,7 @@ from lms.simulation.memory import (
 )
 from tests.graphs import scheduled
 from tests.planning.stored import read_step
+from tests.strategies import examples
 
 FITTED = FittedPlan(plan=SwapPlan(planner="none", order=()), small_pool=NO_POOL, peak=1)
 
@@ -74,7 +75,7 @@ def regions(budget: int, headroom: Headroom, fitted: FittedPlan) -> list[Region]
     ]
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(share=st.integers(45, 90))
 def test_a_plan_without_doubt_stays_within_bounds_wherever_it_is_placed(
     share: int,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView
@@ -17,7 +17,7 @@ from lms.simulation.executor import simulate
 from lms.simulation.memory import Region, allocator_peaks, simulate_memory
 from tests.graphs import graph_of, make_op, one_swap, scheduled
 from tests.planning.counting import plan_in_bytes
-from tests.strategies import graphs
+from tests.strategies import examples, graphs
 
 AMPLE = Region(capacity=1 << 20)
 
@@ -83,7 +83,7 @@ def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
 
 
 @given(data=st.data(), graph=graphs(), rate=st.sampled_from((5.0, 50.0, 500.0)))
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_copies_in_time_stay_in_the_room(
     data: st.DataObject, graph: GraphView, rate: float
 ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView, Op, Tensor, op_of
@@ -17,6 +17,7 @@ from lms.machine.hardware import preset
 from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
 from tests.graphs import graph_of
 from tests.planning.stored import read_step
+from tests.strategies import examples
 
 CHEAP = {"mul", "add", "relu", "sum", "cast"}
 
@@ -167,7 +168,7 @@ def values(graph: GraphView) -> dict[str, int]:
     return {name: found[name] for name in found if original_name(name) == name}
 
 
-@settings(deadline=None, max_examples=20)
+@examples(20)
 @given(
     step=st.sampled_from(("drawn_300", "drawn_450", "drawn_750", "transformer")),
     data=st.data(),

@@ -13,12 +13,18 @@ from tests.planning.stored import read_step
 
 _stored = cache(read_step)
 
-# Steps that take longest to plan, and are like another: `transformer_float16`,
-# `drawn_300`. Of other steps what takes longest: others ask about these too.
-_LONG = {"transformer", "drawn_450", "drawn_750"}
-_LONG |= {"unet3d: easy", "unet3d: tight", "resnet: tight", "resnet_bfloat16: tight"}
-_LONG |= {"lstm_unrolled: easy", "lstm_unrolled: tight", "lstm_loop: refused"}
-_LONG |= {"tagger: tight", "tagger: refused", "drawn_300: tight", "drawn_300: holes"}
+# One step of each kind is asked all: an own `train_step` on images, volumes, attention,
+# a loop, words, a large drawn graph, graphs by hand; others what takes no time.
+_ASKED = ("own_train_step", "ties", "transformer_float16", "lstm_loop", "embedding")
+_ASKED += ("drawn_300", "by_hand_twice", "by_hand_skip", "by_hand_reshape")
+_LONG = {"lstm_loop: refused", "drawn_300: tight", "drawn_300: holes"}
+_LONG |= {"drawn_300: middle", "drawn_300: whole device"}
+
+
+def _is_long(question: Question) -> bool:
+    if question.step in _ASKED:
+        return str(question) in _LONG
+    return question.case not in ("searched", "forced", "fits", "searched in vain")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +34,7 @@ _LONG |= {"tagger: tight", "tagger: refused", "drawn_300: tight", "drawn_300: ho
             question,
             recorded,
             id=str(question),
-            marks=pytest.mark.long if {question.step, str(question)} & _LONG else (),
+            marks=pytest.mark.long if _is_long(question) else (),
         )
         for question, recorded in read_plans()
     ],

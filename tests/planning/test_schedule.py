@@ -1,12 +1,12 @@
 """Orders: the one worked out by hand, and never worse than the given one."""
 
-from hypothesis import given, settings
+from hypothesis import given
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import memory_curve, peak, working_sets
 from lms.planning.schedule import hastened, orders
 from tests.graphs import graph_of, make_op, scheduled
-from tests.strategies import graphs
+from tests.strategies import examples, graphs
 
 
 def names(graph: GraphView) -> str:
@@ -45,7 +45,7 @@ def test_the_given_order_is_kept_where_greed_is_worse() -> None:
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_the_peak_is_never_above_that_of_the_given_order(graph: GraphView) -> None:
     better = scheduled(graph)
     assert sorted(names(better)) == sorted(names(graph))
@@ -53,7 +53,7 @@ def test_the_peak_is_never_above_that_of_the_given_order(graph: GraphView) -> No
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_the_first_order_holds_no_more_above_half_of_the_peak(graph: GraphView) -> None:
     first = orders(graph)[0]
     half = min(peak(order) for order in (first, scheduled(graph))) // 2

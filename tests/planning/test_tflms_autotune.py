@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from lms.errors import BudgetError
@@ -21,7 +21,7 @@ from tests.planning.ruled import (
     plan_by_threshold,
 )
 from tests.planning.stored import read_step
-from tests.strategies import graphs
+from tests.strategies import examples, graphs
 
 A = frozenset(["a:0"])
 
@@ -150,7 +150,7 @@ def test_a_graph_without_ops_fits() -> None:
 
 
 @given(graphs(max_ops=15), st.integers(0, 300), st.sampled_from(SyncMode))
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_what_is_chosen_fits_and_has_the_peak_it_says(
     graph: GraphView, budget: int, mode: SyncMode
 ) -> None:
@@ -169,7 +169,7 @@ def test_what_is_chosen_fits_and_has_the_peak_it_says(
 
 
 @given(graphs(max_ops=15))
-@settings(deadline=None, max_examples=20)
+@examples(20)
 def test_a_room_of_the_least_peak_found_fits(graph: GraphView) -> None:
     able = movable(graph, min_bytes=1)
     with pytest.raises(BudgetError) as caught:
@@ -181,7 +181,7 @@ def test_a_room_of_the_least_peak_found_fits(graph: GraphView) -> None:
 
 
 @given(graphs(max_ops=12))
-@settings(deadline=None, max_examples=20)
+@examples(20)
 def test_a_grid_agrees_with_the_search_where_both_look(graph: GraphView) -> None:
     able = movable(graph, min_bytes=1)
     tried = (1, 2, 5)

@@ -1,7 +1,7 @@
 """IBM's rule: plans equal those worked out by hand on graphs of at most six ops."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapIn, SwapPlan
@@ -17,7 +17,7 @@ from tests.graphs import (
     make_op,
 )
 from tests.planning.ruled import plan, readers
-from tests.strategies import graphs
+from tests.strategies import examples, graphs
 
 # a ─> b ─> c ─> d ─> e ─> f, and c, d and f read a: distances 2, 3 and 5.
 FANNED = graph_of(
@@ -45,7 +45,7 @@ def test_a_level_is_the_longest_path_from_a_source(drawn: Drawn) -> None:
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_an_op_is_one_level_above_the_highest_it_waits_for(graph: GraphView) -> None:
     level = levels(graph)
     maker = {t.name: op.name for op in graph.ops for t in op.outputs}

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -13,6 +11,7 @@ from lms.ir.plan import SwapPlan
 from lms.units import KIB
 from profiling.allocations import compare, expected
 from profiling.spans import Span
+from tests.programs import python
 
 STEP = "step"
 
@@ -69,22 +68,23 @@ def test_scratch_in_pieces_is_as_expected_and_an_output_too_many_is_not() -> Non
     assert (one.op, one.type, one.missing) == ("b", "B", 64 * KIB)
 
 
+MODELS = {"convolutions": "20MiB", "volumes": "30MiB", "half_precision": "12MiB"}
+
+
 @pytest.mark.tf
 @pytest.mark.slow
-def test_ops_take_what_is_expected_of_kernels_for_gpus() -> None:
-    asked = ["convolutions", "20MiB", "attention", "18MiB", "volumes", "30MiB"]
-    asked += ["half_precision", "12MiB"]
+@pytest.mark.parametrize(
+    "models", [{"attention": "18MiB"}, pytest.param(MODELS, marks=pytest.mark.long)]
+)
+def test_ops_take_what_is_expected_of_kernels_for_gpus(models: dict[str, str]) -> None:
+    asked = [word for pair in models.items() for word in pair]
     environ = emulate.environment(
         "512MiB", inherited={**os.environ}, card="v100-pcie", dry=True
     )
-    words = [sys.executable, "-m", "tests.profiling.allocation_trials", *asked]
-    done = subprocess.run(
-        words, env=environ, capture_output=True, text=True, check=False
-    )
+    done = python("-m", "tests.profiling.allocation_trials", *asked, env=environ)
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads(line) for line in done.stdout.splitlines() if line[0] == "{"]
-    assert len(found) == len(asked) // 2
-    for build, one in zip(asked[::2], found, strict=True):
+    for build, one in zip(models, found, strict=True):
         assert one["ordered"] > 10, build
         assert one["taken"] > 1 << 20, build
         assert one["unlike"] == [], build

@@ -14,6 +14,7 @@ from profiling import cuda, link_bandwidth, overhead, utilisation
 from profiling.record import read_result
 
 
+@pytest.mark.usefixtures("card")
 def test_no_copy_is_faster_than_the_link(tmp_path: Path) -> None:
     words = ["--largest=1MiB", "--smallest=16KiB", "--seconds=0.02"]
     words.append(f"--output={tmp_path}/link.json")

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,10 @@ from lms.units import MIB
 from profiling import report
 from profiling.record import read_result
 from profiling.timelines import timeline_from_json
+from tests.programs import python
 
-pytestmark = [pytest.mark.tf, pytest.mark.slow]
+# `test_measured` has timelines and stalls of recorded spans.
+pytestmark = [pytest.mark.tf, pytest.mark.long]
 
 LINK, FLOPS = 12e9, 3e11  # of the card: so slow that products are no small ops
 
@@ -23,14 +23,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What all commands wrote on an emulated card in slow motion."""
     folder = tmp_path_factory.mktemp("steps")
     card = emulate.environment("64MiB", card="v100-pcie", slow_motion=100)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.profiling.trials", str(folder)],
-        env=card | {"LMS_CARD_FLOPS": str(FLOPS)},
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    environ = card | {"LMS_CARD_FLOPS": str(FLOPS)}
+    words = ("-m", "tests.profiling.trials", str(folder))
+    done = python(*words, env=environ, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     (folder / "stderr").write_text(done.stderr)
     return folder

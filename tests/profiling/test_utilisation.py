@@ -43,6 +43,7 @@ def on_card(*words: str) -> subprocess.CompletedProcess[str]:
     return emulate.run(command, memory="64MiB", start_new_session=True, **options)
 
 
+@pytest.mark.usefixtures("card")
 def test_the_exit_code_is_the_command_s_and_a_missing_counter_is_named(
     tmp_path: Path,
 ) -> None:
@@ -59,6 +60,7 @@ def test_the_exit_code_is_the_command_s_and_a_missing_counter_is_named(
     assert found["gpus"][0]["used_memory"] >= 0
 
 
+@pytest.mark.usefixtures("card")
 def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
     done = on_card(f"--output={tmp_path}/use.json", "--", "no-such-program")
     assert done.returncode == 2

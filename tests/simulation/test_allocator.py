@@ -4,10 +4,11 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lms.simulation.allocator import BestFitAllocator, SmallPool
+from tests.strategies import examples
 
 
 def test_a_request_is_rounded_up_to_256_bytes() -> None:
@@ -61,7 +62,7 @@ _ACTIONS = st.lists(st.one_of(st.integers(1, 4000), st.integers(-20, 0)), max_si
 
 
 @given(_ACTIONS)
-@settings(deadline=None, max_examples=100)
+@examples(100)
 def test_chunks_never_overlap_and_in_use_is_their_sum(actions: list[int]) -> None:
     capacity = 64 * 256
     allocator = BestFitAllocator(capacity)
@@ -85,7 +86,7 @@ def test_chunks_never_overlap_and_in_use_is_their_sum(actions: list[int]) -> Non
 
 
 @given(st.lists(st.integers(1, 4000), max_size=30), st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_freeing_everything_gives_back_one_chunk(
     sizes: list[int], random: Random
 ) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lms.errors import PlanError
@@ -29,7 +29,7 @@ from tests.graphs import (
 from tests.planning.ruled import plan_by_threshold
 from tests.planning.test_laws import RULES, budget_planners
 from tests.simulation.naive_executor import naive_peak, naive_times
-from tests.strategies import graphs
+from tests.strategies import examples, graphs
 
 # 10 bytes per second to the device, 20 back; launches take no time.
 SLOW = Hardware(
@@ -190,7 +190,7 @@ def simulated(job: Job) -> Timeline:
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=80)
+@examples(80)
 def test_times_are_those_of_the_naive_implementation(job: Job) -> None:
     timeline = simulated(job)
     times = naive_times(job.graph, job.plan, job.costs, job.hardware)
@@ -202,7 +202,7 @@ def test_times_are_those_of_the_naive_implementation(job: Job) -> None:
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=80)
+@examples(80)
 def test_memory_is_that_of_the_naive_implementation(job: Job) -> None:
     plain = tuple(replace(op, inplace=False) for op in job.graph.ops)
     graph = GraphView(ops=plain, results=job.graph.results)
@@ -212,7 +212,7 @@ def test_memory_is_that_of_the_naive_implementation(job: Job) -> None:
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_a_step_takes_as_long_as_its_ops_and_as_each_direction(job: Job) -> None:
     timeline = simulated(job)
     assert timeline.seconds >= job.costs.total * (1 - 1e-9)
@@ -224,7 +224,7 @@ def test_a_step_takes_as_long_as_its_ops_and_as_each_direction(job: Job) -> None
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_all_memory_is_given_back_but_for_results(job: Job) -> None:
     timeline = simulated(job)
     kept = {job.graph.roots[name] for name in job.graph.results}
@@ -238,7 +238,7 @@ def test_all_memory_is_given_back_but_for_results(job: Job) -> None:
 
 
 @given(graph=graphs())
-@settings(deadline=None, max_examples=60)
+@examples(60)
 def test_without_swaps_memory_is_that_of_liveness(graph: GraphView) -> None:
     timeline = simulate(graph, unplanned(graph), costs_of(graph), SLOW)
     assert timeline.device_peak == peak(graph)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView, Op, Tensor
@@ -26,7 +26,7 @@ from tests.graphs import (
     one_swap,
     unplanned,
 )
-from tests.strategies import graphs
+from tests.strategies import examples, graphs
 
 AMPLE = 2**40
 
@@ -237,7 +237,7 @@ def copy_is_there(
 
 
 @given(planned())
-@settings(deadline=None, max_examples=100)
+@examples(100)
 def test_memory_is_what_a_naive_second_implementation_says(
     case: tuple[GraphView, SwapPlan],
 ) -> None:
@@ -247,7 +247,7 @@ def test_memory_is_what_a_naive_second_implementation_says(
 
 
 @given(planned())
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_the_host_holds_no_more_than_what_was_copied_out(
     case: tuple[GraphView, SwapPlan],
 ) -> None:
@@ -257,7 +257,7 @@ def test_the_host_holds_no_more_than_what_was_copied_out(
 
 
 @given(planned())
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_the_allocator_reports_no_less_than_what_is_there(
     case: tuple[GraphView, SwapPlan],
 ) -> None:
@@ -268,6 +268,6 @@ def test_the_allocator_reports_no_less_than_what_is_there(
 
 
 @given(graphs())
-@settings(deadline=None, max_examples=50)
+@examples(50)
 def test_a_random_graph_without_swaps_has_its_memory_curve(graph: GraphView) -> None:
     assert list(simulate_memory(graph, unplanned(graph)).device) == memory_curve(graph)

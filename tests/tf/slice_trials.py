@@ -1,6 +1,5 @@
 """Trainings of attention, whose scores exceed the card."""
 
-import hashlib
 from typing import Any
 
 import keras
@@ -10,7 +9,8 @@ from keras import layers
 
 from lms import LMSCallback
 from lms.errors import BudgetError
-from tests.models import SILENT
+from tests.models import Case
+from tests.tf.training import hashes, train
 
 __all__ = ["attention"]
 
@@ -49,7 +49,7 @@ def attention(
         knobs: The callback's.
 
     Returns:
-        Its losses, a digest of all variables and the measured peak; the least
+        Its losses, hashes of all numbers and the measured peak; the least
         budget where there is no plan.
     """
     hog: list[Any] = []
@@ -59,26 +59,20 @@ def attention(
             hog.append(tf.raw_ops.Empty(shape=[held], dtype=tf.uint8, init=False))
 
     holding = keras.callbacks.LambdaCallback(on_train_batch_begin=hold)
-    keras.utils.set_random_seed(0)
     if exact:
         tf.config.experimental.enable_op_determinism()
-    model = _model(length, heads)
-    draw = np.random.default_rng(0)
-    x = draw.integers(0, _WORDS, (4, length), dtype=np.int32)
+    x = np.random.default_rng(0).integers(0, _WORDS, (4, length), dtype=np.int32)
+    data = {"x": x, "y": np.roll(x, 1), "batch_size": 2, "shuffle": False}
+    case = Case(build=lambda: _model(length, heads), fit=data, epochs=2)
     callback = LMSCallback(**knobs, verbose=0)
-    callbacks = [callback, holding] if planned else []
-    given: dict[str, Any] = {"shuffle": False, "epochs": 2, "verbose": SILENT}
     try:
-        history = model.fit(x, np.roll(x, 1), 2, callbacks=callbacks, **given)
+        trained = train(case, [callback, holding] if planned else [])
     except BudgetError as error:
         return {"least": error.least_bytes, "said": str(error)}
-    digest = hashlib.sha256()
-    for variable in (*model.variables, *model.optimizer.variables):
-        digest.update(np.array(variable).tobytes())
     return {
-        "losses": history.history["loss"],
-        "digest": digest.hexdigest(),
-        "peak": tf.config.experimental.get_memory_info("GPU:0")["peak"],
+        "losses": trained.numbers["loss of fit 0"].tolist(),
+        "numbers": hashes(trained.numbers),
+        "peak": trained.peak,
         "cut": [report.ops_cut for report in callback.report],
         "replans": [report.replans for report in callback.report],
     }

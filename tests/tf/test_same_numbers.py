@@ -12,28 +12,35 @@ from tests.tf.worker import Worker
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 
-LONG = {
-    "a train_step of its own",  # as has "two optimizers"
-    "an LSTM in a loop",  # what loops keep has its bits compared too
-    "a loss of as many words as have labels",
-    "a residual network",  # a stored plan's training has its bits compared too
-    "a residual network with recomputed ops",
-    "a transformer",
-    "an embedding whose equal words' gradients are added up",
-    "an unrolled LSTM",
-    "class weights and validation inside fit",
-    "grouped convolutions",
-    "mixed_bfloat16",
-    "mixed_float16 with recomputed ops",
-    "sample weights and a partial last batch",
-    "shared layers",
+# Cases of `make test`, and those of `make test-all` that each stands for.
+SHORT = {
+    "a 3D U-Net": ("the largest of equal voxels", "a residual network"),
+    "mixed_float16": ("a transformer",),
+    "halves on two cards": (
+        "a train_step of its own",
+        "accumulated gradients and a second fit",
+        "two optimizers",
+    ),
+    "two inputs and two outputs": ("sample weights and a partial last batch",),
+    "weights and steps of all kinds, and a second fit": (
+        "a mirrored strategy of one replica",
+        "class weights and validation inside fit",
+    ),
+    "bfloat16 words, of nobody knows how many sentences": (
+        "a loss of as many words as have labels",
+        "an embedding whose equal words' gradients are added up",
+        "data whose length nobody knows",
+        "mixed_bfloat16",
+        "two steps per execution, averaged weights",
+    ),
+    "letters of speech": ("an LSTM in a loop",),
 }
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.long if name in LONG else ())
+        pytest.param(name, marks=() if name in SHORT else pytest.mark.long)
         for name in CASES
     ],
 )

@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import python
 from tests.unet3d.tiny import write_folder
 
 MEMORY = "24MiB"
 
 
 def train(folder: Path, size: int, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lms", "emulate", "--memory", MEMORY, "--"]
+    command = ["-m", "lms", "emulate", "--memory", MEMORY, "--"]
     command += [sys.executable, "-m", "unet3d", "train", "--data", str(folder / "data")]
     command += ["--label-scheme", "brats2017", "--filters", "8", "--depth", "3"]
     command += ["--epochs", "1", "--steps-per-epoch", "2", "--size", str(size)]
     command += ["--cache", str(folder / "cache"), "--output"]
     command += [str(folder / f"{size}{''.join(words)}"), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return python(*command)
 
 
 @pytest.mark.tf

@@ -10,7 +10,7 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -173,7 +173,6 @@ def test_every_reason_against_a_subject_is_told(small: Path) -> None:
 BYTES = st.tuples(st.integers(0, 355), st.integers(0, 255))
 
 
-@settings(deadline=None)
 @given(changes=st.lists(BYTES, min_size=1, max_size=8), kept=st.integers(0, 700))
 def test_whatever_a_header_holds_a_subject_is_read_or_refused(
     changes: list[tuple[int, int]], kept: int

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.strategies import examples
 from unet3d.scores import FARTHEST, EmptyRule, dice, hd95, lesion_scores
 
 Mask = NDArray[np.bool_]
@@ -57,7 +58,7 @@ def brute_dice(a: Mask, b: Mask) -> float:
     return 2 * both / (len(voxels(a)) + len(voxels(b)))
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     seed=st.integers(0, 10**6),
     density=st.floats(0, 0.9),

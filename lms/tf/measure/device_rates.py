@@ -39,8 +39,6 @@ _FEW = KIB
 # Where 4 tensors of 128 MiB do not fit, smaller ones are measured, of 64 KiB or more.
 _LEAST_COPIED, _HELD = 64 * KIB, 4
 
-_COLD, _PIECE = 64 * MIB, 4 * MIB
-
 # Most rows of the square matrices whose product measures the compute rate.
 _SQUARE = 4096
 

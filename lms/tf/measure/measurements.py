@@ -17,7 +17,7 @@ from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.units import Bytes, Seconds
 
-__all__ = ["LinkRates", "Measurements", "keep_measurements", "measurements_of"]
+__all__ = ["Measurements", "keep_measurements", "measurements_of"]
 
 _KIND = "measured"
 

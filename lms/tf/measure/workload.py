@@ -39,6 +39,8 @@ __all__ = [
     "workload_here",
 ]
 
+_LOG = logging.getLogger("lms")
+
 
 def report_of(
     kind: str, step: TracedStep, planned: PlannedStep, planning_seconds: Seconds
@@ -118,9 +120,6 @@ def timeline_of(kind: str, step: TracedStep, planned: PlannedStep) -> StepTimeli
         persistent_bytes=planned.budget.persistent,
         lanes=planned.timeline,
     )
-
-
-_LOG = logging.getLogger("lms")
 
 
 def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:

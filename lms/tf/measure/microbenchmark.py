@@ -14,7 +14,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Any
 
 import tensorflow as tf
@@ -296,7 +295,7 @@ def idle_seconds(arguments: int) -> Seconds:
 def seconds_of(call: Callable[[], Any], *, set_up: bool = False) -> Seconds:
     """Seconds of a call after the first one, until the devices are idle.
 
-    The median of a few calls: disturbances happen as often in steps.
+    The fastest of a few calls: what disturbs a call makes no device slower.
 
     Args:
         call: The call to time.
@@ -306,7 +305,7 @@ def seconds_of(call: Callable[[], Any], *, set_up: bool = False) -> Seconds:
     (first,) = _timed(call, runs=1)
     if set_up and first >= _SLOW:
         return first
-    return median(_timed(call, runs=_RUNS))
+    return min(_timed(call, runs=_RUNS))
 
 
 def _timed(call: Callable[[], Any], *, runs: int) -> list[Seconds]:

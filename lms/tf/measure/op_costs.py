@@ -43,8 +43,8 @@ _RESOLVED = 1.3
 # step where an op of their type takes longer.
 _HIDDEN, _PARTS = 4, 200
 
-# The longest ops, of 75 % of the step, are timed again after all others, and the mean
-# counts: a moment in which the machine was busy, or not, must not decide.
+# The longest ops, of 75 % of the step, are timed again after all others, and the faster
+# time counts: a moment in which the machine was busy must not decide.
 _TWICE_PERCENT = 75
 
 
@@ -197,5 +197,5 @@ def _times(benches: Sequence[Bench], measured: Measurements) -> dict[str, Second
         left -= share[key]
         again = None if key in known else distinct[key].seconds()
         if again is not None:
-            times[key] = measured.seconds[key] = (times[key] + again) / 2
+            times[key] = measured.seconds[key] = min(times[key], again)
     return times

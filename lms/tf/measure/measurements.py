@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 
 import tensorflow as tf
 
-from lms.machine.hardware import LinkRates
 from lms.machine.host import processor_name, usable_cores
 from lms.storage.cache import digest, read_entry, sources, write_entry
 from lms.tf import compat
@@ -30,15 +29,13 @@ class Measurements:
         scratch: Bytes that ops need beside inputs and outputs, by bench key.
         reserved: Bytes that cuDNN's layers leave to their gradients, by bench key.
         seconds: Seconds of a call of an op alone, by bench key.
-        link: Rates of copies to the host and back.
-        rates: Rates of computing and of memory, each behind the bytes of the tensors
-            that were measured.
+        rates: Rates of computing, of memory and of the link, each behind the bytes of
+            the tensors that were measured.
     """
 
     scratch: dict[str, Bytes] = field(default_factory=dict[str, Bytes])
     reserved: dict[str, Bytes] = field(default_factory=dict[str, Bytes])
     seconds: dict[str, Seconds] = field(default_factory=dict[str, Seconds])
-    link: LinkRates | None = None
     rates: dict[str, tuple[int, float]] = field(
         default_factory=dict[str, tuple[int, float]]
     )

@@ -11,17 +11,15 @@ import tensorflow as tf
 from lms.errors import OutOfMemoryError
 from lms.machine.hardware import Hardware
 from lms.tf import compat
+from lms.tf.measure.bench import measurements_of, seconds_of
 from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import available_host_bytes
-from lms.tf.measure.measurements import Measurements, measurements_of
-from lms.tf.measure.microbenchmark import idle_seconds, seconds_of
-from lms.tf.measure.scratch import free_bytes
 from lms.tf.out_of_memory import ran_out
 from lms.tf.passes.host_lists import COPY_OUT
 from lms.tf.passes.host_variables import COPY_IN
 from lms.units import KIB, MIB, Seconds, format_bytes
 
-__all__ = ["call_seconds", "measure_hardware", "small_kernel_seconds"]
+__all__ = ["measure_hardware", "small_kernel_seconds"]
 
 _LOG = logging.getLogger("lms")
 
@@ -211,7 +209,7 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
     usual = size = _COPIED
     if device.limit is not None:
         usual = size = min(_COPIED, device.limit // _PART)
-    free, known = free_bytes(device), measurements_of(device).rates
+    free, known = device.free_bytes, measurements_of(device).rates
     while size > _LEAST_COPIED and size * _HELD > free:
         size //= 2
     while kind not in known or known[kind][0] < size:
@@ -236,15 +234,6 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
     return known[kind][1]
 
 
-def call_seconds(measured: Measurements, arguments: int) -> Seconds:
-    """Seconds of a call that does nothing, with this number of arguments."""
-    count = max(1, arguments)
-    key = f"idle {count}"
-    if key not in measured.seconds:
-        measured.seconds[key] = idle_seconds(count)
-    return measured.seconds[key]
-
-
 def small_op_seconds(device: Device) -> Seconds:
     """Seconds of a small op in a chain of them."""
     seconds = measurements_of(device).seconds
@@ -267,7 +256,7 @@ def small_kernel_seconds(device: Device) -> Seconds:
         square = _square(device, size)
         each = 2 * square.shape[0] ** 3 / rate
         products = math.ceil(_AHEAD * _BEHIND * launch / each)
-        if products > _MOST_PRODUCTS or size * _HELD > free_bytes(device):
+        if products > _MOST_PRODUCTS or size * _HELD > device.free_bytes:
             return launch
         behind = square, products
         none, many = (seconds_of(_chain(device, n, *behind)) for n in (1, _BEHIND))

@@ -5,6 +5,7 @@ nothing is planned.
 """
 
 import logging
+import math
 import os
 import time
 from bisect import bisect_left
@@ -142,6 +143,13 @@ class Device:
     def memory(self) -> DeviceMemory:
         """The device's allocator."""
         return DeviceMemory(device=self.name)
+
+    @property
+    def free_bytes(self) -> float:
+        """Bytes that the allocator has left; infinite where it has no limit."""
+        if self.limit is None:
+            return math.inf
+        return self.limit - (self.memory.current_bytes or 0)
 
     @property
     def is_gpu(self) -> bool:

@@ -13,23 +13,20 @@ bits in parts.
 import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op
-from lms.machine.costs import moved_bytes
 from lms.tf import compat
+from lms.tf.measure.bench import Bench
 from lms.tf.measure.devices import find_device
-from lms.tf.measure.microbenchmark import Bench, sizes_of
-from lms.tf.measure.scratch import LEFT_BEHIND, free_bytes
+from lms.tf.measure.lone_op import LoneOp
 from lms.tf.passes.split_rules import Cut
 
 __all__ = ["keeps_bits"]
-
-# An op runs if 1.1 times the bytes that it reads and makes are free.
-_SPARE = 1.1
 
 # Ops whose order of summation depends on other readers of an input (aggregate_ops.cc).
 _BY_READERS = {"AddN"}
@@ -38,7 +35,7 @@ _BY_READERS = {"AddN"}
 # elements for some values, in none for others.
 _ROUNDED = {"float16", "bfloat16"}
 
-# Answers by the whole op's bench, cut and number of parts; a process keeps them.
+# Answers by the whole op's key, cut and number of parts; a process keeps them.
 _known: dict[tuple[str, str, int], bool] = {}
 
 
@@ -58,29 +55,25 @@ def keeps_bits(
         return False
     if any(tensor.dtype in _ROUNDED for tensor in op.outputs):
         return False
-    bench = Bench.of(graph, nodes, op)
-    if bench is None:
+    whole = LoneOp.of(graph, nodes, op)
+    if whole is None:
         return False
-    key = bench.key, repr(cut), parts
+    key = whole.key, repr(cut), parts
+    dtypes = [graph.tensors[name].dtype for name in op.inputs]
     if key not in _known:
-        device = find_device()
-        gathered = device.keep_pool(LEFT_BEHIND)
-        dtypes = [graph.tensors[name].dtype for name in op.inputs]
-        has_room = _SPARE * moved_bytes(graph, op) <= free_bytes(device)
-        try:
-            _known[key] = has_room and _same(bench, cut, parts, dtypes)
-        except (tf.errors.OpError, ValueError, MemoryError):  # not alone, or too large
-            _known[key] = False
-        del gathered
+        with Bench(find_device()) as bench:
+            ask = partial(_same, whole, cut, parts, dtypes)
+            same = bench.fits(whole.moved) and bench.tried(ask)
+        _known[key] = bool(same)
         gc.collect()  # memory freed later would fragment what is planned
     return _known[key]
 
 
-def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
-    specs = {name: spec for name, spec, _ in bench.arguments}
-    node = compat.copied(bench.nodes[0])
+def _same(op: LoneOp, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
+    specs, shapes = {name: spec for name, spec, _ in op.arguments}, op.shapes
+    node = compat.copied(op.nodes[0])
     if not specs.keys() <= set(node.input):
-        return False  # another op of the bench reads an argument
+        return False  # a maker of small inputs reads an argument
     constants, arguments, pieces = [], list[compat.Input](), []
     for i, name in enumerate(node.input):
         axis = cut.inputs[i]
@@ -89,7 +82,7 @@ def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
             constants.append(compat.constant(f"size_{i}", cut.constants[i], dtype))
             node.input[i] = constants[-1].name
         elif name in specs:
-            shape = sizes_of(specs[name])
+            shape = [*shapes[name]]
             if axis is not None:
                 shape[axis] //= parts
             node.input[i] = f"piece_{i}"
@@ -99,18 +92,18 @@ def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
         elif axis is not None:
             return False
     part = replace(
-        bench,
-        nodes=(node, *constants, *bench.nodes[1:]),
+        op,
+        nodes=(node, *constants, *op.nodes[1:]),
         arguments=tuple(arguments),
     )
     random = np.random.default_rng(0)
     values = {
         name: random.standard_normal(
-            sizes_of(spec), np.float64 if spec.dtype == tf.float64 else np.float32
+            shapes[name], np.float64 if spec.dtype == tf.float64 else np.float32
         ).astype(spec.dtype.as_numpy_dtype, copy=False)
         for name, spec in specs.items()
     }
-    whole = _run(bench, [values[name] for name in specs])
+    whole = _run(op, [values[name] for name in specs])
     expected = [
         np.split(y, parts, axis) for y, axis in zip(whole, cut.outputs, strict=True)
     ]
@@ -128,10 +121,7 @@ def _split(value: Any, parts: int, axis: int | None) -> list[Any]:
     return [value] * parts if axis is None else np.split(value, parts, axis)
 
 
-def _run(bench: Bench, values: list[Any]) -> list[Any]:
-    function = compat.build_function(
-        compat.graph_def(bench.nodes, None), bench.arguments, bench.outputs
-    )
+def _run(op: LoneOp, values: list[Any]) -> list[Any]:
     with compat.planned_as_is():
-        results = function.call_flat(*map(tf.constant, values))
+        results = op.function().call_flat(*map(tf.constant, values))
     return [each.numpy() for each in results]

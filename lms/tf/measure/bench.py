@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
@@ -27,7 +27,7 @@ from lms.storage.cache import digest, read_entry, sources, write_entry
 from lms.tf import compat
 from lms.tf.capture.op_facts import RESERVED, RESERVES
 from lms.tf.measure.devices import Device, sync_devices
-from lms.tf.measure.lone_op import LoneOp, idle_op
+from lms.tf.measure.lone_op import LoneOp, built
 from lms.units import Bytes, Seconds
 
 __all__ = ["Bench", "Measurements", "keep_measurements", "measurements_of"]
@@ -182,17 +182,16 @@ class Bench:
         If not, TensorFlow would wait ten seconds for memory before it gives up
         (its allocator_retry.cc, as bfc_allocator.cc calls it).
         """
-        moved, scratch = op.moved, self.measured.scratch.get(op.key)
         if op.op.type in RESERVES:
             bound = op.op.outputs[RESERVED].size
-            return (
-                moved - bound + self.measured.reserved.get(op.key, bound) <= self.free
-            )
+            reserve = self.measured.reserved.get(op.key, bound)
+            return op.moved - bound + reserve <= self.free
         if op.op.inplace and op.op.cheap:  # makes less than `moved` counts
-            return moved <= self.free
-        if scratch is not None:
-            return self.fits(moved + scratch)
-        return moved * _TIMES <= self.free
+            return op.moved <= self.free
+        scratch = self.measured.scratch.get(op.key)
+        if scratch is None:
+            return self.share_with_room(op) >= 1
+        return self.fits(op.moved + scratch)
 
     def tried(self, ask: Callable[[], T]) -> T | None:
         """The answer of a function that runs an op; None if the op cannot run alone.
@@ -213,10 +212,14 @@ class Bench:
 
     def idle_seconds(self, arguments: int) -> Seconds:
         """Seconds of a call that does nothing, with this number of arguments."""
-        op = idle_op(max(1, arguments))
-        if op.key not in self.measured.seconds:
-            self.measured.seconds[op.key] = seconds_of(op.call())
-        return self.measured.seconds[op.key]
+        count, seconds = max(1, arguments), self.measured.seconds
+        key = f"idle {count}"
+        if key not in seconds:
+            specs = [(f"x_{i}", tf.TensorSpec([]), None) for i in range(count)]
+            passed = compat.made_node("passed", "Identity", ["x_0"], T=tf.float32)
+            call = built([passed], specs, ["passed:0"])
+            seconds[key] = seconds_of(partial(call, *[tf.ones([])] * count))
+        return seconds[key]
 
     def knows_scratch(self, op: LoneOp) -> bool:
         """Tell whether scratch is known, and the op's library has chosen a kernel."""

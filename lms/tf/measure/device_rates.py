@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from lms.tf import compat
 from lms.tf.measure.bench import measurements_of, seconds_of
 from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import available_host_bytes
+from lms.tf.measure.lone_op import built
 from lms.tf.out_of_memory import ran_out
 from lms.tf.passes.host_lists import COPY_OUT
 from lms.tf.passes.host_variables import COPY_IN
@@ -52,11 +54,7 @@ _COPY_OPS = {"d2h": COPY_OUT, "h2d": COPY_IN}
 
 
 def measure_hardware(device: Device) -> Hardware:
-    """The present device and its link, measured.
-
-    Args:
-        device: The device that steps run on.
-    """
+    """The present device and its link, measured."""
     return Hardware(
         name=device.name,
         memory=device.limit or available_host_bytes() or 1,
@@ -183,14 +181,7 @@ def _nodes(device: Device, op: str, dtype: tf.DType, count: int) -> list[Any]:
 def _call(nodes: list[compat.NodeDef], **tensors: Any) -> Callable[[], Any]:
     """A call of nodes that read tensors by name; returns the output of `last`."""
     specs = [(n, tf.TensorSpec(x.shape, x.dtype), None) for n, x in tensors.items()]
-    graph = compat.graph_def(nodes, None)
-    function = compat.build_function(graph, specs, ["last:0"])
-
-    def call() -> Any:
-        with compat.planned_as_is():  # Grappler would remove or compose ops
-            return function.call_flat(*tensors.values())
-
-    return call
+    return partial(built(nodes, specs, ["last:0"]), *tensors.values())
 
 
 def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> float:
@@ -206,9 +197,7 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
     Raises:
         OutOfMemoryError: If not even small tensors fit.
     """
-    usual = size = _COPIED
-    if device.limit is not None:
-        usual = size = min(_COPIED, device.limit // _PART)
+    usual = size = min(_COPIED, (device.limit or _COPIED * _PART) // _PART)
     free, known = device.free_bytes, measurements_of(device).rates
     while size > _LEAST_COPIED and size * _HELD > free:
         size //= 2

@@ -13,6 +13,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -23,7 +24,7 @@ from lms.tf import compat
 from lms.tf.capture.op_facts import CONSTANT, RESERVED, RESERVES
 from lms.tf.lowering import TracedStep
 
-__all__ = ["LoneOp", "forget_functions", "idle_op", "lone_ops"]
+__all__ = ["LoneOp", "built", "forget_functions", "lone_ops"]
 
 # Types of constants that may be shapes.
 _SIZES = (tf.int32.as_datatype_enum, tf.int64.as_datatype_enum)
@@ -180,24 +181,33 @@ class LoneOp:
         """A callable that runs the op on ones."""
         if self.key not in _functions:
             _functions[self.key] = self.function()
-        function, nodes = _functions[self.key], {node.name for node in self.nodes}
+        nodes = {node.name for node in self.nodes}
         inputs = [
             _ones_of_int32(spec.shape)
             if f"{name}_int32" in nodes
             else tf.ones(spec.shape, spec.dtype)
             for name, spec, _ in self.arguments
         ]
+        return partial(_functions[self.key], *inputs)
 
-        def call() -> Any:
-            with compat.planned_as_is():
-                return function.call_flat(*inputs)
+    def function(self) -> Callable[..., Any]:
+        """The op as a function of its arguments."""
+        return built(self.nodes, self.arguments, self.outputs)
 
-        return call
 
-    def function(self) -> Any:
-        """A function of the arguments, for any values."""
-        graph = compat.graph_def(self.nodes, None)
-        return compat.build_function(graph, self.arguments, self.outputs)
+def built(
+    nodes: Iterable[compat.NodeDef],
+    arguments: Sequence[compat.Input],
+    outputs: Sequence[str],
+) -> Callable[..., Any]:
+    """A function of tensors that runs nodes as they are (`compat.build_function`)."""
+    function = compat.build_function(compat.graph_def(nodes, None), arguments, outputs)
+
+    def call(*tensors: Any) -> Any:
+        with compat.planned_as_is():  # Grappler would remove or merge ops
+            return function.call_flat(*tensors)
+
+    return call
 
 
 def lone_ops(step: TracedStep, ops: Iterable[Op]) -> list[LoneOp]:
@@ -205,24 +215,6 @@ def lone_ops(step: TracedStep, ops: Iterable[Op]) -> list[LoneOp]:
     nodes = {node.name: node for node in step.nodes}
     found = (LoneOp.of(step.graph, nodes, op) for op in ops)
     return [op for op in found if op is not None]
-
-
-def idle_op(arguments: int) -> LoneOp:
-    """An op that returns one of its arguments.
-
-    Args:
-        arguments: Number of scalar arguments, at least one.
-    """
-    specs = [(f"argument_{i}", tf.TensorSpec([]), None) for i in range(arguments)]
-    node = compat.made_node("passed", "Identity", ["argument_0"], T=tf.float32)
-    return LoneOp(
-        op=Op(name="passed", type="Identity"),
-        moved=0,
-        nodes=(node,),
-        arguments=tuple(specs),
-        outputs=("passed:0",),
-        key=f"idle {arguments}",
-    )
 
 
 def forget_functions() -> None:

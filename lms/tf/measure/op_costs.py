@@ -45,10 +45,6 @@ def measure_costs(step: TracedStep, device: Device) -> Costs:
     bytes: these exceed their roofline by the factor of the largest op of their type.
     Ops that cannot run, do not fit, or take about as long as an idle call, take a
     roofline of the device's measured rates. Small ops take their time in a chain.
-
-    Args:
-        step: The traced step.
-        device: The step's device.
     """
     hardware = measure_hardware(device)
     least = roofline(step.graph, hardware)

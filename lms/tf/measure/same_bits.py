@@ -122,6 +122,4 @@ def _split(value: Any, parts: int, axis: int | None) -> list[Any]:
 
 
 def _run(op: LoneOp, values: list[Any]) -> list[Any]:
-    with compat.planned_as_is():
-        results = op.function().call_flat(*map(tf.constant, values))
-    return [each.numpy() for each in results]
+    return [each.numpy() for each in op.function()(*map(tf.constant, values))]

@@ -40,18 +40,14 @@ _USUAL_SHARE = 0.5
 def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
     """Bytes that large ops need beside their inputs and outputs, by op name.
 
-    Args:
-        step: The traced step.
-        device: The step's device.
-
-    Returns:
-        Measured scratch, and estimates for ops that cannot run for lack of memory.
-        Empty without allocator statistics.
+    Estimated for ops that cannot run for lack of memory. Empty without allocator
+    statistics.
     """
     if device.memory.current_bytes is None:
         return {}
     nodes = {node.name: node for node in step.nodes}
-    found = _scratch_of_compiled(step, nodes, measurements_of(device))
+    compiled = {name: node for name, node in nodes.items() if is_compiled(node)}
+    found = _scratch_of_compiled(step, compiled, measurements_of(device))
     found |= _scratch_of_collectives(step.graph, nodes)
     large = (
         op
@@ -59,7 +55,8 @@ def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
         # Ops that work on each element, or move elements, need none: none was logged
         # in eight models that `profiling.allocations` compared. A GPU's Softmax takes
         # two tensors as large as its input (softmax_op_gpu.cu.cc).
-        if not (op.name in found or op.cheap) and _may_need_much(step.graph, nodes, op)
+        if not (op.name in found or op.cheap)
+        and _may_run(step.graph, op, least=0 if op.name in compiled else _LARGE)
     )
     ops = lone_ops(step, large)
     with Bench(device) as bench:
@@ -113,17 +110,14 @@ def _scratch_of_compiled(
 ) -> dict[str, int]:
     """Scratch of the calls that XLA compiles, as its compiler reports it."""
     found: dict[str, int] = {}
-    for op in step.graph.ops:
-        if op.name not in nodes or not is_compiled(nodes[op.name]):
-            continue
-        tensors = [step.graph.tensors[name] for name in op.inputs]
+    ops = [op for op in step.graph.ops if op.name in nodes]
+    for op in ops:
+        node, tensors = nodes[op.name], [step.graph.tensors[n] for n in op.inputs]
         specs = [tf.TensorSpec(t.shape, tf.as_dtype(t.dtype)) for t in tensors]
-        scratch = compiled_scratch(nodes[op.name], specs, nodes[op.name].device)
-        if scratch is None:
-            continue
-        found[op.name] = scratch
-        for lone in lone_ops(step, [op]):
-            measured.scratch[lone.key] = scratch
+        if (scratch := compiled_scratch(node, specs, node.device)) is not None:
+            found[op.name] = scratch
+    for lone in lone_ops(step, (op for op in ops if op.name in found)):
+        measured.scratch[lone.key] = found[lone.op.name]
     return found
 
 
@@ -150,40 +144,31 @@ def with_reserved(step: TracedStep, device: Device) -> TracedStep:
     the gates need (Appleyard et al., arXiv:1604.01946, for the products of all steps at
     once), and at least the forward op's scratch: on an H200 cuDNN asked equal bytes for
     both in five layers. The gradient itself cannot be run alone.
-
-    Args:
-        step: A step whose scratch was measured.
-        device: The step's device.
     """
     reserved = measurements_of(device).reserved
-    made = {o.outputs[RESERVED].name: o for o in step.graph.ops if o.type in RESERVES}
-    sizes = {
-        op.op.outputs[RESERVED].name: reserved[op.key]
-        for op in lone_ops(step, made.values())
-        if op.key in reserved
+    layers = [op for op in step.graph.ops if op.type in RESERVES]
+    known = [op for op in lone_ops(step, layers) if op.key in reserved]
+    sizes = {op.op.name: reserved[op.key] for op in known}
+    needs = {
+        op.outputs[RESERVED].name: max(op.scratch, sizes.get(op.name, 0))
+        for op in layers
     }
-    needs = {name: max(op.scratch, sizes.get(name, 0)) for name, op in made.items()}
 
     def measured_op(op: Op) -> Op:
+        if op.name in sizes:
+            return _with_reserve(op, sizes[op.name])
         need = max((needs.get(name, 0) for name in op.inputs), default=0)
-        return (
-            replace(op, scratch=max(op.scratch, need)) if need else _resized(op, sizes)
-        )
+        return replace(op, scratch=max(op.scratch, need))
 
     ops = tuple(map(measured_op, step.graph.ops))
     return replace(step, graph=GraphView(ops=ops, results=step.graph.results))
 
 
-def _resized(op: Op, sizes: Mapping[str, Bytes]) -> Op:
-    """The op with measured sizes of its outputs, which may now be offloaded."""
-    if not any(tensor.name in sizes for tensor in op.outputs):
-        return op
-    outputs = (
-        replace(t, size=size, shape=(size // tf.as_dtype(t.dtype).size,))
-        if (size := sizes.get(t.name))
-        else t
-        for t in op.outputs
-    )
+def _with_reserve(op: Op, size: Bytes) -> Op:
+    """The layer with reserve space of a known size, which may now be offloaded."""
+    outputs, reserve = [*op.outputs], op.outputs[RESERVED]
+    shape = (size // tf.as_dtype(reserve.dtype).size,)
+    outputs[RESERVED] = replace(reserve, size=size, shape=shape)
     return replace(op, outputs=tuple(outputs), varies=False)
 
 
@@ -196,16 +181,13 @@ def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
     return GraphView(ops=tuple(ops), results=graph.results)
 
 
-def _may_need_much(
-    graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op
-) -> bool:
-    """Tell whether an op is large, or compiled by XLA, and can run alone."""
-    if op.name in nodes and is_compiled(nodes[op.name]):
-        return _can_run_alone(op)
-    return is_worth_a_run(graph, op)
+def is_worth_a_run(graph: GraphView, op: Op) -> bool:
+    """Tell whether an op is large, and may be run on made-up values."""
+    return _may_run(graph, op, least=_LARGE)
 
 
-def _can_run_alone(op: Op) -> bool:
+def _may_run(graph: GraphView, op: Op, *, least: Bytes) -> bool:
+    """Tell whether an op may run alone, with a tensor of at least `least` bytes."""
     if op.fixed or op.persistent or op.alias is not None:
         return False
     if (op.varies or op.from_host) and op.type not in RESERVES:
@@ -213,13 +195,7 @@ def _can_run_alone(op: Op) -> bool:
     if "PyFunc" in op.type:  # the user's own function must not see made-up values
         return False
     # Alone, an op of these would wait for workers, copy from the host, or run for ever.
-    return op.type not in COLLECTIVE | LOOPS | {COPY_IN}
-
-
-def is_worth_a_run(graph: GraphView, op: Op) -> bool:
-    """Tell whether an op is large, and may be run on made-up values."""
-    if not _can_run_alone(op):
+    if op.type in COLLECTIVE | LOOPS | {COPY_IN}:
         return False
     sizes = [graph.tensors[name].size for name in op.inputs]
-    sizes += [tensor.size for tensor in op.outputs]
-    return max(sizes, default=0) >= _LARGE
+    return max([*sizes, *(tensor.size for tensor in op.outputs)], default=0) >= least

@@ -135,12 +135,7 @@ def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:
 
 
 def workload_here(step: TracedStep, device: Device) -> Workload:
-    """The workload of a step with measured scratch.
-
-    Args:
-        step: The step, as `with_measured_scratch` returns it.
-        device: The device, where ops and copies are measured once.
-    """
+    """The workload of a step with measured scratch; if asked, ops are timed once."""
 
     @cache
     def speeds() -> Speeds:

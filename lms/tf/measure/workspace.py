@@ -61,12 +61,7 @@ def workspace_limit(graph: GraphView, room: Bytes) -> int:
 
 
 def limit_workspace(graph: GraphView, room: Bytes | None) -> None:
-    """Set the limit, if neither the user nor an earlier step did.
-
-    Args:
-        graph: As for `workspace_limit`.
-        room: As for `workspace_limit`; None for no limit.
-    """
+    """Set the limit, if there is one and neither the user nor an earlier step did."""
     if room is not None:
         os.environ.setdefault(VARIABLE, str(workspace_limit(graph, room)))
 

@@ -1,6 +1,7 @@
 """What is measured and done on a card, within a process that has one."""
 
 import contextlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,8 +146,7 @@ def scratch_of_recurrent_layers(needed: int) -> dict[str, int]:
     traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
     device = find_device()
     step = specialise(traced, input_specs(traced), device=device.full_name)
-    bench_of: Any = bench.Bench
-    bench_of._peak = lambda *_: needed
+    bench.Bench._peak = lambda *_: needed  # type: ignore[method-assign]
     graph = with_measured_scratch(step, device).graph
     return {op.type: op.scratch for op in graph.ops if "CudnnRNN" in op.type}
 
@@ -235,7 +235,7 @@ def _whose_steps(jit: Any) -> str:
 
 
 def runs_before_planning() -> list[int]:
-    """How many ops run alone: at first, again, and in a process that has just begun."""
+    """How many ops run alone, without guards: at first, again, in a new process."""
     weights = tf.Variable(tf.ones([256, 256]))
     spec, device = tf.TensorSpec([256, 256]), find_device()
     step = specialised(lambda x: tf.linalg.matmul(x, weights), spec)
@@ -244,7 +244,7 @@ def runs_before_planning() -> list[int]:
     own = bench_of.measure_scratch
 
     def counted(bench: Any, *args: Any) -> Any:
-        ran[-1] += 1
+        ran[-1] += os.environ["TF_DISABLE_RZ_CHECK"] == "1"
         return own(bench, *args)
 
     bench_of.measure_scratch = counted

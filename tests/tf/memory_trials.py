@@ -30,7 +30,6 @@ from lms.tf.measure import device_rates
 from lms.tf.measure.bench import Bench
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
 from lms.tf.measure.devices import DeviceMemory, find_device
-from lms.tf.measure.lone_op import LoneOp
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
 from lms.tf.passes.write_order import KeptVariables
@@ -297,7 +296,7 @@ def measure_in_little_room() -> dict[str, Any]:
 def _noting(method: Any, sizes: list[str]) -> Any:
     """The method of a bench, which notes what it runs."""
 
-    def noting(bench: Bench, op: LoneOp) -> Any:
+    def noting(bench: Bench, op: Any) -> Any:
         most = max(spec.shape.num_elements() for _, spec, _ in op.arguments)
         sizes.append("large" if most > 8 * MIB else "small")
         return method(bench, op)

@@ -19,7 +19,6 @@ from lms import LMSCallback, fit_in_memory
 from lms.errors import UnsupportedError
 from lms.storage.cache import VARIABLE
 from lms.tf.measure.bench import Bench
-from lms.tf.measure.lone_op import LoneOp
 from tests.models import CASES, SILENT, conv_net, pooled_net
 from tests.tf.training import different, memory, numbers_of, planned_tightly, train
 
@@ -253,7 +252,7 @@ def train_with_cache(folder: str) -> dict[str, Any]:
     timed: list[str] = []
     own = Bench.time
 
-    def noted(bench: Bench, op: LoneOp) -> None:
+    def noted(bench: Bench, op: Any) -> None:
         timed.append(op.key)
         own(bench, op)
 

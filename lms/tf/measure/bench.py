@@ -190,7 +190,7 @@ class Bench:
             return op.moved <= self.free
         scratch = self.measured.scratch.get(op.key)
         if scratch is None:
-            return self.share_with_room(op) >= 1
+            return op.moved * _TIMES <= self.free
         return self.fits(op.moved + scratch)
 
     def tried(self, ask: Callable[[], T]) -> T | None:

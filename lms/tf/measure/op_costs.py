@@ -115,9 +115,8 @@ def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:
     where another op of the type moves more.
     """
     share = sum(least.of(op.name) for op in large) / _PARTS
-    longest: dict[str, Seconds] = {}
-    for op in large:
-        longest[op.type] = max(longest.get(op.type, 0.0), least.of(op.name))
+    by_size = sorted(large, key=lambda op: least.of(op.name))
+    longest = {op.type: least.of(op.name) for op in by_size}
     return {
         op.name
         for op in large

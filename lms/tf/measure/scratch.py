@@ -56,7 +56,7 @@ def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
         # in eight models that `profiling.allocations` compared. A GPU's Softmax takes
         # two tensors as large as its input (softmax_op_gpu.cu.cc).
         if not (op.name in found or op.cheap)
-        and _may_run(step.graph, op, least=0 if op.name in compiled else _LARGE)
+        and is_worth_a_run(step.graph, op, least=0 if op.name in compiled else _LARGE)
     )
     ops = lone_ops(step, large)
     with Bench(device) as bench:
@@ -181,13 +181,8 @@ def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
     return GraphView(ops=tuple(ops), results=graph.results)
 
 
-def is_worth_a_run(graph: GraphView, op: Op) -> bool:
+def is_worth_a_run(graph: GraphView, op: Op, *, least: Bytes = _LARGE) -> bool:
     """Tell whether an op is large, and may be run on made-up values."""
-    return _may_run(graph, op, least=_LARGE)
-
-
-def _may_run(graph: GraphView, op: Op, *, least: Bytes) -> bool:
-    """Tell whether an op may run alone, with a tensor of at least `least` bytes."""
     if op.fixed or op.persistent or op.alias is not None:
         return False
     if (op.varies or op.from_host) and op.type not in RESERVES:

@@ -28,6 +28,7 @@ from lms.tf import compat
 from lms.tf.capture.op_facts import RESERVED, RESERVES
 from lms.tf.measure.devices import Device, sync_devices
 from lms.tf.measure.lone_op import LoneOp, built
+from lms.tf.out_of_memory import ran_out
 from lms.units import Bytes, Seconds
 
 __all__ = ["Bench", "Measurements", "keep_measurements", "measurements_of"]
@@ -150,6 +151,7 @@ class Bench:
         self.device, self.measured = device, measurements_of(device)
         self._is_guarded = _UNGUARDED not in os.environ
         self._pool: object = None
+        self.ran_out = False
 
     def __enter__(self) -> "Bench":
         """Take cuDNN's guards off."""
@@ -196,11 +198,13 @@ class Bench:
     def tried(self, ask: Callable[[], T]) -> T | None:
         """The answer of a function that runs an op; None if the op cannot run alone.
 
-        It cannot where memory is short, or on made-up values.
+        It cannot where memory is short, as `ran_out` says then, or on made-up values.
         """
+        self.ran_out = False
         try:
             return ask()
-        except (tf.errors.OpError, ValueError, MemoryError):
+        except (tf.errors.OpError, ValueError, MemoryError) as error:
+            self.ran_out = ran_out(error)
             return None
 
     def time(self, op: LoneOp) -> None:

@@ -90,15 +90,12 @@ class LoneOp:
                 elif _has_other_values(producer, full):
                     return None
                 else:
-                    passed = _pass(kept[name], i, graph.tensors[full], arguments)
+                    passed = _pass(kept[name], i, tensor, arguments)
                     kept |= {node.name: node for node in passed}
         returned = [_return(kept[op.name], tensor) for tensor in op.outputs]
         kept |= {node.name: node for _, made in returned for node in made}
-        parts = (
-            _unnamed(kept[op.name]),
-            *(repr(spec).encode() for _, spec, _ in arguments.values()),
-            *(_unnamed(node) for node in list(kept.values())[1:]),
-        )
+        parts = [repr(spec).encode() for _, spec, _ in arguments.values()]
+        parts += map(_unnamed, kept.values())
         return cls(
             op=op,
             moved=moved_bytes(graph, op),

@@ -73,9 +73,9 @@ def _measure(ops: Sequence[LoneOp], bench: Bench) -> dict[str, Bytes]:
             reserve = _by_first_rows(op, bench, bench.measured.reserved)
             if reserve is not None:
                 bench.measured.reserved[key] = reserve
-        if bench.has_room(op):
+        if has_room := bench.has_room(op):
             bench.measure_scratch(op)
-        elif key not in bench.measured.scratch:
+        if key not in bench.measured.scratch and (bench.ran_out or not has_room):
             scratch = _by_first_rows(op, bench, bench.measured.scratch)
             usual = math.ceil(_USUAL_SHARE * op.moved)
             estimates[key] = usual if scratch is None else scratch

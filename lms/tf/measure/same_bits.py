@@ -11,7 +11,7 @@ bits in parts.
 """
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -70,11 +70,18 @@ def keeps_bits(
 
 
 def _same(op: LoneOp, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
-    specs, shapes = {name: spec for name, spec, _ in op.arguments}, op.shapes
+    specs = {name: spec for name, spec, _ in op.arguments}
     node = compat.copied(op.nodes[0])
     if not specs.keys() <= set(node.input):
         return False  # a maker of small inputs reads an argument
-    constants, arguments, pieces = [], list[compat.Input](), []
+    random = np.random.default_rng(0)
+    values = {
+        name: random.standard_normal(
+            op.shapes[name], np.float64 if spec.dtype == tf.float64 else np.float32
+        ).astype(spec.dtype.as_numpy_dtype, copy=False)
+        for name, spec in specs.items()
+    }
+    constants, arguments, given = [], list[compat.Input](), list[list[Any]]()
     for i, name in enumerate(node.input):
         axis = cut.inputs[i]
         if i in cut.constants:
@@ -82,32 +89,20 @@ def _same(op: LoneOp, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
             constants.append(compat.constant(f"size_{i}", cut.constants[i], dtype))
             node.input[i] = constants[-1].name
         elif name in specs:
-            shape = [*shapes[name]]
-            if axis is not None:
-                shape[axis] //= parts
+            x = values[name]
+            given.append([x] * parts if axis is None else np.split(x, parts, axis))
+            spec = tf.TensorSpec(given[-1][0].shape, specs[name].dtype)
             node.input[i] = f"piece_{i}"
-            spec = tf.TensorSpec(shape, specs[name].dtype)
-            arguments.append((f"piece_{i}", spec, None))
-            pieces.append((name, axis))
+            arguments.append((node.input[i], spec, None))
         elif axis is not None:
             return False
     part = replace(
-        op,
-        nodes=(node, *constants, *op.nodes[1:]),
-        arguments=tuple(arguments),
-    )
-    random = np.random.default_rng(0)
-    values = {
-        name: random.standard_normal(
-            shapes[name], np.float64 if spec.dtype == tf.float64 else np.float32
-        ).astype(spec.dtype.as_numpy_dtype, copy=False)
-        for name, spec in specs.items()
-    }
-    whole = _run(op, [values[name] for name in specs])
+        op, nodes=(node, *constants, *op.nodes[1:]), arguments=tuple(arguments)
+    ).function()
+    whole = _run(op.function(), values.values())
     expected = [
         np.split(y, parts, axis) for y, axis in zip(whole, cut.outputs, strict=True)
     ]
-    given = [_split(values[name], parts, axis) for name, axis in pieces]
     return all(
         found.tobytes() == wanted[number].tobytes()
         for number in range(parts)
@@ -117,9 +112,5 @@ def _same(op: LoneOp, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
     )
 
 
-def _split(value: Any, parts: int, axis: int | None) -> list[Any]:
-    return [value] * parts if axis is None else np.split(value, parts, axis)
-
-
-def _run(op: LoneOp, values: list[Any]) -> list[Any]:
-    return [each.numpy() for each in op.function()(*map(tf.constant, values))]
+def _run(function: Callable[..., Any], values: Iterable[Any]) -> list[Any]:
+    return [each.numpy() for each in function(*map(tf.constant, values))]

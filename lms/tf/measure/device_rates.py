@@ -187,15 +187,8 @@ def _call(nodes: list[compat.NodeDef], **tensors: Any) -> Callable[[], Any]:
 def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> float:
     """A rate of the device, measured on tensors that fit its free memory.
 
-    An earlier rate, measured on tensors at least as large, counts instead.
-
-    Args:
-        device: The device.
-        kind: The rate's key.
-        rate: Measures the rate on tensors of the given bytes.
-
-    Raises:
-        OutOfMemoryError: If not even small tensors fit.
+    An earlier rate of the kind, measured on tensors at least as large, counts instead;
+    `rate` takes the bytes of a tensor. Raises if not even small tensors fit.
     """
     usual = size = min(_COPIED, (device.limit or _COPIED * _PART) // _PART)
     free, known = device.free_bytes, measurements_of(device).rates
@@ -242,10 +235,12 @@ def small_kernel_seconds(device: Device) -> Seconds:
     measured, launch = measurements_of(device), small_op_seconds(device)
     if _KERNEL not in measured.seconds and device.is_gpu:
         rate, size = _flops(device), measured.rates["flops"][0]
+        if size * _HELD > device.free_bytes:
+            return launch
         square = _square(device, size)
         each = 2 * square.shape[0] ** 3 / rate
         products = math.ceil(_AHEAD * _BEHIND * launch / each)
-        if products > _MOST_PRODUCTS or size * _HELD > device.free_bytes:
+        if products > _MOST_PRODUCTS:
             return launch
         behind = square, products
         none, many = (seconds_of(_chain(device, n, *behind)) for n in (1, _BEHIND))

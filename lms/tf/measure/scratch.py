@@ -85,12 +85,9 @@ def _measure(ops: Sequence[LoneOp], bench: Bench) -> dict[str, Bytes]:
 def _by_first_rows(
     op: LoneOp, bench: Bench, known: Mapping[str, Bytes]
 ) -> Bytes | None:
-    """Extrapolate bytes from an op's first rows; None if too few rows fit.
+    """Scratch or reserve space by an op's first rows; None if too few rows fit.
 
-    Args:
-        op: The op.
-        bench: The bench.
-        known: Measured scratch or reserve space, by the ops' keys.
+    The bench writes what it measures of these rows into `known`.
     """
     part, tried = bench.share_with_room(op), list[tuple[float, Bytes]]()
     for rows in (part, part / 2):  # some scratch is the same for any rows

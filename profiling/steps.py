@@ -24,7 +24,7 @@ from lms.tf.lowering import specialise
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.op_costs import measure_costs
-from lms.tf.measure.scratch import measure_scratch, with_scratch
+from lms.tf.measure.workload import with_measured_scratch
 from profiling.record import paced, slow_motion
 
 __all__ = ["StepGraph", "TrainingStep", "analyse", "example_batch", "fit_step"]
@@ -98,7 +98,7 @@ def analyse(subject: Subject, plan: SwapPlan | None = None) -> StepGraph:
     device, batch = find_device(), example_batch(subject.batch)
     traced = trace(_step_of(subject), batch)
     step = specialise(traced, traced.flat_inputs(batch), device=device.full_name)
-    graph = with_scratch(step.graph, measure_scratch(step, device))
+    graph = with_measured_scratch(step, device).graph
     if plan is not None:
         graph = planned_graph(graph, plan)
         validate_plan(graph, plan)

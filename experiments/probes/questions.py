@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from lms.machine.inventory import read_driver
 from lms.tf import compat
+from lms.tf.measure.bench import seconds_of
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import available_host_bytes
-from lms.tf.measure.microbenchmark import seconds_of
 from lms.tf.out_of_memory import ran_out
 from lms.units import KIB, MIB
 

@@ -28,11 +28,11 @@ from lms.tf.capture.ops import COLLECTIVE
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.lowering import TracedStep, refuse_guesses, specialise
 from lms.tf.means import NOTHING, Means, Refused, advice, further, least_of
+from lms.tf.measure.bench import keep_measurements
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
 from lms.tf.measure.free_memory import measure_budget
-from lms.tf.measure.measurements import keep_measurements
-from lms.tf.measure.microbenchmark import forget_functions
+from lms.tf.measure.lone_op import forget_functions
 from lms.tf.measure.workload import (
     plan_here,
     report_of,

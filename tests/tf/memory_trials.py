@@ -27,9 +27,9 @@ from lms.simulation.allocator import SmallPool
 from lms.tf import compat, prepare
 from lms.tf.lowering import TracedStep
 from lms.tf.measure import device_rates
+from lms.tf.measure.bench import Bench
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
 from lms.tf.measure.devices import DeviceMemory, find_device
-from lms.tf.measure.microbenchmark import Bench
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
 from lms.tf.passes.write_order import KeptVariables
@@ -277,7 +277,7 @@ def measure_in_little_room() -> dict[str, Any]:
         for op in traced.graph.ops
         if op.type == "AvgPoolGrad"
     }
-    run: dict[str, list[str]] = {"seconds": [], "scratch": []}
+    run: dict[str, list[str]] = {"time": [], "measure_scratch": []}
     with pytest.MonkeyPatch.context() as patch:
         for kind, names_run in run.items():
             patch.setattr(Bench, kind, _noting(getattr(Bench, kind), names_run))
@@ -285,8 +285,8 @@ def measure_in_little_room() -> dict[str, Any]:
         costs = measure_costs(traced, find_device())
     by_roofline = roofline(traced.graph, device_rates.measure_hardware(find_device()))
     return {
-        "timed": sorted(set(run["seconds"])),
-        "scratch_run": sorted(set(run["scratch"])),
+        "timed": sorted(set(run["time"])),
+        "scratch_run": sorted(set(run["measure_scratch"])),
         "scratch": {names[name]: scratch[name] for name in names},
         "seconds": {names[name]: costs.of(name) for name in names},
         "roofline": {names[name]: by_roofline.of(name) for name in names},
@@ -296,10 +296,10 @@ def measure_in_little_room() -> dict[str, Any]:
 def _noting(method: Any, sizes: list[str]) -> Any:
     """The method of a bench, which notes what it runs."""
 
-    def noting(bench: Bench, *args: Any) -> Any:
-        most = max(spec.shape.num_elements() for _, spec, _ in bench.arguments)
+    def noting(bench: Bench, op: Any) -> Any:
+        most = max(spec.shape.num_elements() for _, spec, _ in op.arguments)
         sizes.append("large" if most > 8 * MIB else "small")
-        return method(bench, *args)
+        return method(bench, op)
 
     return noting
 

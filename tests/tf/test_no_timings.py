@@ -6,7 +6,7 @@ from pathlib import Path
 # One gives a run a deadline, one replaces the clock, one times a card that is slow.
 MAY = {
     "tf/test_no_timings.py",
-    "tf/measure/test_microbenchmark.py",
+    "tf/measure/test_bench.py",
     "experiments/test_gpu.py",
     "emulation/trials.py",
 }

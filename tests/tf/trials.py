@@ -18,7 +18,7 @@ import tensorflow as tf
 from lms import LMSCallback, fit_in_memory
 from lms.errors import UnsupportedError
 from lms.storage.cache import VARIABLE
-from lms.tf.measure.microbenchmark import Bench
+from lms.tf.measure.bench import Bench
 from tests.models import CASES, SILENT, conv_net, pooled_net
 from tests.tf.training import different, memory, numbers_of, planned_tightly, train
 
@@ -250,13 +250,13 @@ def train_with_cache(folder: str) -> dict[str, Any]:
     """
     os.environ[VARIABLE] = folder
     timed: list[str] = []
-    own = Bench.seconds
+    own = Bench.time
 
-    def noted(bench: Bench) -> float | None:
-        timed.append(bench.key)
-        return own(bench)
+    def noted(bench: Bench, op: Any) -> None:
+        timed.append(op.key)
+        own(bench, op)
 
-    Bench.seconds = noted  # type: ignore[method-assign]
+    Bench.time = noted  # type: ignore[method-assign]
     tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(1)
     callback = LMSCallback("8MiB", verbose=0)

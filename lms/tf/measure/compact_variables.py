@@ -45,10 +45,6 @@ def settle_variables(step: TracedStep, device: Device) -> None:
     Variables on the host or other devices, of text, empty, or moved before are left.
     Nothing is moved where variables might not fit again: for a moment all values are on
     the host alone.
-
-    Args:
-        step: The traced step.
-        device: The device whose memory is planned.
     """
     handles = [
         (handle, dtype)
@@ -94,10 +90,6 @@ def shared_bytes(step: TracedStep, device: Device) -> int:
     """Bytes that captured variables with shared memory will need of their own.
 
     A variable takes its own memory when it is first written.
-
-    Args:
-        step: The traced step.
-        device: The device whose memory is planned.
     """
     needed, there = _needed_and_there(_on_device(step, device))
     return needed - there

@@ -5,6 +5,7 @@ nothing is planned.
 """
 
 import logging
+import math
 import os
 import time
 from bisect import bisect_left
@@ -38,11 +39,9 @@ _LOG = logging.getLogger("lms")
 
 _POLLS, _POLL_SECONDS = 10, 0.1
 
-# Chunks are multiples of 256 bytes. Free fragments are looked for from 64 KiB on, and
-# at most 64 of them.
-_CHUNK, _LEAST_HOLE, _MOST_HOLES = 256, 64 * KIB, 64
-
-_MOST_FILLERS = 1024
+# Chunks are multiples of 256 bytes. The 64 largest free fragments of at least 64 KiB
+# count; around a pool of small chunks the 1,024 largest fragments are filled.
+_CHUNK, _LEAST_HOLE, _MOST_HOLES, _MOST_FILLERS = 256, 64 * KIB, 64, 1024
 
 # Bytes left free when memory is taken at once: the driver has less than it reports.
 _SPARE = 64 * MIB
@@ -144,6 +143,13 @@ class Device:
     def memory(self) -> DeviceMemory:
         """The device's allocator."""
         return DeviceMemory(device=self.name)
+
+    @property
+    def free_bytes(self) -> float:
+        """Bytes that the allocator has left; infinite where it has no limit."""
+        if self.limit is None:
+            return math.inf
+        return self.limit - (self.memory.current_bytes or 0)
 
     @property
     def is_gpu(self) -> bool:

@@ -75,11 +75,6 @@ def measure_budget(
     """Measure the memory that a step may use on a device now.
 
     The step's batch comes from the host, so it adds to the bytes in use.
-
-    Args:
-        step: The step.
-        settings: The user's knobs.
-        device: The device that is to run the step.
     """
     gc.collect()
     # Slots of an optimizer that are still zero may share their memory: once written,

@@ -13,25 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lms.ir.graph import GraphView, Op
-from lms.machine.costs import Costs, moved_bytes, roofline
+from lms.machine.costs import Costs, roofline
 from lms.machine.hardware import Hardware
 from lms.report.progress import track
 from lms.tf.lowering import TracedStep
-from lms.tf.measure.device_rates import (
-    call_seconds,
-    measure_hardware,
-    small_kernel_seconds,
-)
+from lms.tf.measure.bench import Bench
+from lms.tf.measure.device_rates import measure_hardware, small_kernel_seconds
 from lms.tf.measure.devices import Device
-from lms.tf.measure.measurements import Measurements, measurements_of
-from lms.tf.measure.microbenchmark import Bench, forget_functions
-from lms.tf.measure.scratch import (
-    LEFT_BEHIND,
-    Case,
-    free_bytes,
-    has_room,
-    is_worth_a_run,
-)
+from lms.tf.measure.lone_op import LoneOp, forget_functions, lone_ops
+from lms.tf.measure.scratch import is_worth_a_run
 from lms.units import Bytes, Seconds
 
 __all__ = ["measure_costs"]
@@ -43,8 +33,8 @@ _RESOLVED = 1.3
 # step where an op of their type takes longer.
 _HIDDEN, _PARTS = 4, 200
 
-# The longest ops, of 75 % of the step, are timed again after all others, and the mean
-# counts: a moment in which the machine was busy, or not, must not decide.
+# The longest ops, of 75 % of the step, are timed again after all others, and the faster
+# time counts: a moment in which the machine was busy must not decide.
 _TWICE_PERCENT = 75
 
 
@@ -55,45 +45,26 @@ def measure_costs(step: TracedStep, device: Device) -> Costs:
     bytes: these exceed their roofline by the factor of the largest op of their type.
     Ops that cannot run, do not fit, or take about as long as an idle call, take a
     roofline of the device's measured rates. Small ops take their time in a chain.
-
-    Args:
-        step: The traced step.
-        device: The step's device.
     """
-    nodes = {node.name: node for node in step.nodes}
-    measured = measurements_of(device)
-    least = roofline(step.graph, measure_hardware(device))
+    hardware = measure_hardware(device)
+    least = roofline(step.graph, hardware)
     large = [op for op in step.graph.ops if is_worth_a_run(step.graph, op)]
-    minor = _minor(large, least, call_seconds(measured, 1))
-    cases = [
-        Case(op=op, bench=bench, moved=moved_bytes(step.graph, op))
-        for op in large
-        if op.name not in minor
-        and (bench := Bench.of(step.graph, nodes, op)) is not None
-    ]
-    gathered = None
-    if any(case.bench.key not in measured.seconds for case in cases):
-        gathered = device.keep_pool(LEFT_BEHIND)
-    free = free_bytes(device)
-    runnable = [
-        case.bench
-        for case in cases
-        if case.bench.key in measured.seconds or has_room(case, device, free)
-    ]
-    times = _times(runnable, measured)
-    forget_functions()
-    del gathered
+    with Bench(device) as bench:
+        minor = _minor(large, least, bench.idle_seconds(1))
+        ops = lone_ops(step, (op for op in large if op.name not in minor))
+        _time(ops, bench)
+        timed = {
+            op.op.name: _without_call(
+                bench.measured.seconds[op.key],
+                least.of(op.op.name),
+                bench.idle_seconds(len(op.arguments)),
+            )
+            for op in ops
+            if op.key in bench.measured.seconds
+        }
+        forget_functions()
     small = small_kernel_seconds(device)
-    timed = {
-        case.op.name: _without_call(
-            times[case.bench.key],
-            least.of(case.op.name),
-            call_seconds(measured, len(case.bench.arguments)),
-        )
-        for case in cases
-        if case.bench.key in times
-    }
-    over = _over_roofline([case.op for case in cases], timed, least)
+    over = _over_roofline([op.op for op in ops], timed, least)
     seconds = {
         op.name: small
         for op in step.graph.ops
@@ -103,7 +74,7 @@ def measure_costs(step: TracedStep, device: Device) -> Costs:
         times_over = over.get(op.type, 1.0) if op.name in minor else 1.0
         untimed = least.of(op.name) * times_over
         seconds[op.name] = max(small, timed.get(op.name, untimed))
-    for name, link in _over_link(step, measure_hardware(device)).items():
+    for name, link in _over_link(step, hardware).items():
         seconds[name] = max(seconds.get(name, small), link)
     return Costs(seconds=seconds, source="measured")
 
@@ -144,9 +115,8 @@ def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:
     where another op of the type moves more.
     """
     share = sum(least.of(op.name) for op in large) / _PARTS
-    longest: dict[str, Seconds] = {}
-    for op in large:
-        longest[op.type] = max(longest.get(op.type, 0.0), least.of(op.name))
+    by_size = sorted(large, key=lambda op: least.of(op.name))
+    longest = {op.type: least.of(op.name) for op in by_size}
     return {
         op.name
         for op in large
@@ -177,25 +147,17 @@ def _over_roofline(
     }
 
 
-def _times(benches: Sequence[Bench], measured: Measurements) -> dict[str, Seconds]:
-    """Seconds of a call of each op that can run alone, by bench key."""
-    known = {bench.key for bench in benches if bench.key in measured.seconds}
-    times: dict[str, Seconds] = {}
-    distinct = {bench.key: bench for bench in benches}
-    for bench in track("measuring ops", [*distinct.values()]):
-        before = measured.seconds.get(bench.key)
-        taken = bench.seconds() if before is None else before
-        if taken is not None:
-            times[bench.key] = measured.seconds[bench.key] = taken
-    uses = Counter(bench.key for bench in benches if bench.key in times)
-    share = {key: times[key] * count for key, count in uses.items()}
+def _time(ops: Sequence[LoneOp], bench: Bench) -> None:
+    """Time each distinct op that was not timed before and fits; the longest twice."""
+    seconds = bench.measured.seconds
+    distinct = {op.key: op for op in ops if op.key not in seconds}
+    new = {key: op for key, op in distinct.items() if bench.has_room(op)}
+    for op in track("measuring ops", [*new.values()]):
+        bench.time(op)
+    uses = Counter(op.key for op in ops if op.key in seconds)
+    share = {key: seconds[key] * count for key, count in uses.items()}
     left = sum(share.values()) * _TWICE_PERCENT / 100
-    distinct = {bench.key: bench for bench in benches if bench.key in times}
-    for key in sorted(distinct, key=lambda key: -share[key]):
-        if left <= 0:
-            break
+    for key in sorted(share, key=lambda key: -share[key]):
+        if left > 0 and key in new:
+            bench.time(new[key])
         left -= share[key]
-        again = None if key in known else distinct[key].seconds()
-        if again is not None:
-            times[key] = measured.seconds[key] = (times[key] + again) / 2
-    return times

@@ -11,25 +11,22 @@ bits in parts.
 """
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op
-from lms.machine.costs import moved_bytes
 from lms.tf import compat
+from lms.tf.measure.bench import Bench
 from lms.tf.measure.devices import find_device
-from lms.tf.measure.microbenchmark import Bench, sizes_of
-from lms.tf.measure.scratch import LEFT_BEHIND, free_bytes
+from lms.tf.measure.lone_op import LoneOp
 from lms.tf.passes.split_rules import Cut
 
 __all__ = ["keeps_bits"]
-
-# An op runs if 1.1 times the bytes that it reads and makes are free.
-_SPARE = 1.1
 
 # Ops whose order of summation depends on other readers of an input (aggregate_ops.cc).
 _BY_READERS = {"AddN"}
@@ -38,7 +35,7 @@ _BY_READERS = {"AddN"}
 # elements for some values, in none for others.
 _ROUNDED = {"float16", "bfloat16"}
 
-# Answers by the whole op's bench, cut and number of parts; a process keeps them.
+# Answers by the whole op's key, cut and number of parts; a process keeps them.
 _known: dict[tuple[str, str, int], bool] = {}
 
 
@@ -58,30 +55,33 @@ def keeps_bits(
         return False
     if any(tensor.dtype in _ROUNDED for tensor in op.outputs):
         return False
-    bench = Bench.of(graph, nodes, op)
-    if bench is None:
+    whole = LoneOp.of(graph, nodes, op)
+    if whole is None:
         return False
-    key = bench.key, repr(cut), parts
+    key = whole.key, repr(cut), parts
+    dtypes = [graph.tensors[name].dtype for name in op.inputs]
     if key not in _known:
-        device = find_device()
-        gathered = device.keep_pool(LEFT_BEHIND)
-        dtypes = [graph.tensors[name].dtype for name in op.inputs]
-        has_room = _SPARE * moved_bytes(graph, op) <= free_bytes(device)
-        try:
-            _known[key] = has_room and _same(bench, cut, parts, dtypes)
-        except (tf.errors.OpError, ValueError, MemoryError):  # not alone, or too large
-            _known[key] = False
-        del gathered
+        with Bench(find_device()) as bench:
+            ask = partial(_same, whole, cut, parts, dtypes)
+            same = bench.fits(whole.moved) and bench.tried(ask)
+        _known[key] = bool(same)
         gc.collect()  # memory freed later would fragment what is planned
     return _known[key]
 
 
-def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
-    specs = {name: spec for name, spec, _ in bench.arguments}
-    node = compat.copied(bench.nodes[0])
+def _same(op: LoneOp, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
+    specs = {name: spec for name, spec, _ in op.arguments}
+    node = compat.copied(op.nodes[0])
     if not specs.keys() <= set(node.input):
-        return False  # another op of the bench reads an argument
-    constants, arguments, pieces = [], list[compat.Input](), []
+        return False  # a maker of small inputs reads an argument
+    random = np.random.default_rng(0)
+    values = {
+        name: random.standard_normal(
+            op.shapes[name], np.float64 if spec.dtype == tf.float64 else np.float32
+        ).astype(spec.dtype.as_numpy_dtype, copy=False)
+        for name, spec in specs.items()
+    }
+    constants, arguments, given = [], list[compat.Input](), list[list[Any]]()
     for i, name in enumerate(node.input):
         axis = cut.inputs[i]
         if i in cut.constants:
@@ -89,32 +89,20 @@ def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
             constants.append(compat.constant(f"size_{i}", cut.constants[i], dtype))
             node.input[i] = constants[-1].name
         elif name in specs:
-            shape = sizes_of(specs[name])
-            if axis is not None:
-                shape[axis] //= parts
+            x = values[name]
+            given.append([x] * parts if axis is None else np.split(x, parts, axis))
+            spec = tf.TensorSpec(given[-1][0].shape, specs[name].dtype)
             node.input[i] = f"piece_{i}"
-            spec = tf.TensorSpec(shape, specs[name].dtype)
-            arguments.append((f"piece_{i}", spec, None))
-            pieces.append((name, axis))
+            arguments.append((node.input[i], spec, None))
         elif axis is not None:
             return False
     part = replace(
-        bench,
-        nodes=(node, *constants, *bench.nodes[1:]),
-        arguments=tuple(arguments),
-    )
-    random = np.random.default_rng(0)
-    values = {
-        name: random.standard_normal(
-            sizes_of(spec), np.float64 if spec.dtype == tf.float64 else np.float32
-        ).astype(spec.dtype.as_numpy_dtype, copy=False)
-        for name, spec in specs.items()
-    }
-    whole = _run(bench, [values[name] for name in specs])
+        op, nodes=(node, *constants, *op.nodes[1:]), arguments=tuple(arguments)
+    ).function()
+    whole = _run(op.function(), values.values())
     expected = [
         np.split(y, parts, axis) for y, axis in zip(whole, cut.outputs, strict=True)
     ]
-    given = [_split(values[name], parts, axis) for name, axis in pieces]
     return all(
         found.tobytes() == wanted[number].tobytes()
         for number in range(parts)
@@ -124,14 +112,5 @@ def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
     )
 
 
-def _split(value: Any, parts: int, axis: int | None) -> list[Any]:
-    return [value] * parts if axis is None else np.split(value, parts, axis)
-
-
-def _run(bench: Bench, values: list[Any]) -> list[Any]:
-    function = compat.build_function(
-        compat.graph_def(bench.nodes, None), bench.arguments, bench.outputs
-    )
-    with compat.planned_as_is():
-        results = function.call_flat(*map(tf.constant, values))
-    return [each.numpy() for each in results]
+def _run(function: Callable[..., Any], values: Iterable[Any]) -> list[Any]:
+    return [each.numpy() for each in function(*map(tf.constant, values))]

@@ -39,6 +39,8 @@ __all__ = [
     "workload_here",
 ]
 
+_LOG = logging.getLogger("lms")
+
 
 def report_of(
     kind: str, step: TracedStep, planned: PlannedStep, planning_seconds: Seconds
@@ -120,9 +122,6 @@ def timeline_of(kind: str, step: TracedStep, planned: PlannedStep) -> StepTimeli
     )
 
 
-_LOG = logging.getLogger("lms")
-
-
 def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:
     """The step, and TensorFlow's own step, with measured scratch of their ops."""
     scratch = measure_scratch(step, device)
@@ -136,12 +135,7 @@ def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:
 
 
 def workload_here(step: TracedStep, device: Device) -> Workload:
-    """The workload of a step with measured scratch.
-
-    Args:
-        step: The step, as `with_measured_scratch` returns it.
-        device: The device, where ops and copies are measured once.
-    """
+    """The workload of a step with measured scratch; if asked, ops are timed once."""
 
     @cache
     def speeds() -> Speeds:

@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from lms.tf.measure import op_costs
+from lms.tf.measure.bench import Bench, measurements_of
 from lms.tf.measure.devices import find_device
-from lms.tf.measure.measurements import measurements_of
 from lms.units import GIB, KIB, MIB
 from tests.tf.steps import specialised
 from tests.tf.worker import Worker
@@ -54,7 +54,7 @@ def test_what_was_measured_once_counts_where_there_is_no_room_any_more(
 ) -> None:
     device = find_device()
     before = op_costs.measure_costs(step, device)
-    monkeypatch.setattr(op_costs, "free_bytes", lambda _: 0)
+    monkeypatch.setattr(Bench, "free", 0)
     assert op_costs.measure_costs(step, device) == before
 
 
@@ -63,7 +63,7 @@ def test_what_fails_is_not_tried_again(
 ) -> None:
     called: list[str] = []
     measurements_of(find_device()).seconds.clear()
-    monkeypatch.setattr(op_costs.Bench, "seconds", lambda b: called.append(b.key))
+    monkeypatch.setattr(Bench, "time", lambda _, op: called.append(op.key))
     op_costs.measure_costs(step, find_device())
     assert len(called) == len(set(called)) >= 2  # at least the products of matrices
 

@@ -1,4 +1,4 @@
-"""One op cut out of its graph, to be run alone: for its scratch, and for its time.
+"""One op cut out of its graph, to be run alone: for its scratch, time or bits.
 
 Inputs become arguments of ones. Small whole-number inputs (shapes, axes) keep the ops
 that make them, because their values matter; a `Shape` becomes a constant. Functions
@@ -11,30 +11,20 @@ Known weakness: an op whose scratch or time depends on values is measured on one
 import gc
 import hashlib
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op, Tensor, op_of
+from lms.machine.costs import moved_bytes
 from lms.tf import compat
 from lms.tf.capture.ops import CONSTANT, RESERVED, RESERVES
-from lms.tf.measure.devices import DeviceMemory, sync_devices
-from lms.units import Seconds
+from lms.tf.lowering import TracedStep
 
-__all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of", "sizes_of"]
-
-# An op is timed in at most 9 runs, fewer once these take 0.02 seconds.
-_RUNS, _ENOUGH = 9, 0.02
-
-# Further runs of an op whose scratch depends on the number of free threads.
-_AGAIN = 4
-
-# A call of at least 0.02 seconds takes as long without a call just before.
-_SLOW = 0.02
+__all__ = ["LoneOp", "built", "forget_functions", "lone_ops"]
 
 # Types of constants that may be shapes.
 _SIZES = (tf.int32.as_datatype_enum, tf.int64.as_datatype_enum)
@@ -42,23 +32,26 @@ _SIZES = (tf.int32.as_datatype_enum, tf.int64.as_datatype_enum)
 # Index of the input of cuDNN's layers that holds the lengths of sequences.
 _LENGTHS = 4
 
-# Functions of one op, by bench key, and the keys of those that ran. To build a function
-# takes longer than its runs for scratch and for time.
+# Functions of one op, by its key. To build a function takes longer than its runs for
+# scratch and for time.
 _functions: dict[str, Any] = {}
-_called: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bench:
+class LoneOp:
     """An op with the nodes and arguments that it needs to run alone.
 
     Args:
-        nodes: The op, and the makers of its small inputs.
-        arguments: The op's other inputs.
+        op: The op in its graph.
+        moved: Bytes that it reads and makes.
+        nodes: Its node, and the makers of its small inputs.
+        arguments: Its other inputs.
         outputs: Names of the tensors to return.
         key: Digest, equal for equal ops.
     """
 
+    op: Op
+    moved: int
     nodes: tuple[compat.NodeDef, ...]
     arguments: tuple[compat.Input, ...]
     outputs: tuple[str, ...]
@@ -67,7 +60,7 @@ class Bench:
     @classmethod
     def of(
         cls, graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op
-    ) -> "Bench | None":
+    ) -> "LoneOp | None":
         """Cut an op out of its graph; None if one of its inputs cannot be made up.
 
         Resources, variants, text and dynamic shapes cannot.
@@ -97,69 +90,43 @@ class Bench:
                 elif _has_other_values(producer, full):
                     return None
                 else:
-                    passed = _pass(kept[name], i, graph.tensors[full], arguments)
+                    passed = _pass(kept[name], i, tensor, arguments)
                     kept |= {node.name: node for node in passed}
         returned = [_return(kept[op.name], tensor) for tensor in op.outputs]
         kept |= {node.name: node for _, made in returned for node in made}
-        parts = (
-            _unnamed(kept[op.name]),
-            *(repr(spec).encode() for _, spec, _ in arguments.values()),
-            *(_unnamed(node) for node in list(kept.values())[1:]),
-        )
+        parts = [repr(spec).encode() for _, spec, _ in arguments.values()]
+        parts += map(_unnamed, kept.values())
         return cls(
+            op=op,
+            moved=moved_bytes(graph, op),
             nodes=tuple(kept.values()),
             arguments=tuple(arguments.values()),
             outputs=tuple(name for name, _ in returned),
             key=hashlib.sha256(b"|".join(parts)).hexdigest(),
         )
 
-    def of_first_steps(self, part: float) -> "tuple[Bench, float]":
-        """The bench of a cuDNN layer on fewer time steps, at least one.
-
-        Args:
-            part: Share of the time steps to keep.
-
-        Returns:
-            The bench, and the share that was kept.
-        """
-        node, *others = self.nodes
-        layer = compat.copied(node)
-        read = layer.input[0]
-        axis = 0 if compat.attribute(node, "time_major").b else 1
-        sizes = sizes_of({name: spec for name, spec, _ in self.arguments}[read])
-        steps = max(1, int(sizes[axis] * part))
-        lengths = compat.constant("lengths", [steps] * sizes[1 - axis], tf.int32)
-        if len(layer.input) > _LENGTHS:
-            layer.input[_LENGTHS] = lengths.name
-        shorter = [*sizes[:axis], steps, *sizes[axis + 1 :]]
-        arguments = tuple(
-            (name, tf.TensorSpec(shorter, spec.dtype) if name == read else spec, handle)
-            for name, spec, handle in self.arguments
-        )
-        bench = replace(
-            self,
-            nodes=(layer, lengths, *others),
-            arguments=arguments,
-            key=f"{self.key} {steps}",
-        )
-        return bench, steps / sizes[axis]
-
-    def of_first_rows(self, part: float) -> "tuple[Bench, float] | None":
+    def first_rows(self, part: float) -> "tuple[LoneOp, float] | None":
         """The op on the first rows of its largest input but filters; may fail when run.
+
+        A cuDNN layer runs on the first time steps of its input.
 
         Args:
             part: Largest share of the rows to keep.
 
         Returns:
-            The bench, and the share that was kept: a power of two of rows, so that few
+            The op, and the share that was kept: a power of two of rows, so that few
             shares are tried. None if no axis has rows, or not one row may be kept.
         """
-        op = self.nodes[0]
-        whole = op_of(op.input[1]) if "Conv" in op.op else ""
-        shapes = {name: sizes_of(spec) for name, spec, _ in self.arguments}
+        node, *others = self.nodes
+        layer = self.op.type in RESERVES
+        whole = op_of(node.input[1]) if "Conv" in node.op else ""
+        shapes = self.shapes
         inputs = (sizes for name, sizes in shapes.items() if name != whole)
         largest = max(inputs, key=math.prod, default=[])
         axis = next((i for i, size in enumerate(largest) if size > 1), None)
+        if layer:
+            largest = shapes[node.input[0]]
+            axis = 0 if compat.attribute(node, "time_major").b else 1
         rows = 1 if axis is None else largest[axis]
         if axis is None or rows * part < 1:
             return None
@@ -174,65 +141,43 @@ class Bench:
             (name, tf.TensorSpec(cut(name, shapes[name]), spec.dtype), handle)
             for name, spec, handle in self.arguments
         )
-        nodes = list(self.nodes)
-        for i, node in enumerate(nodes):
-            value = compat.attribute(node, "value").tensor
-            if node.op not in (*CONSTANT, "HostConst") or value.dtype not in _SIZES:
+        for i, other in enumerate(others):
+            value = compat.attribute(other, "value").tensor
+            if other.op not in (*CONSTANT, "HostConst") or value.dtype not in _SIZES:
                 continue
             sizes = tf.make_ndarray(value).tolist()
             if value.tensor_shape.dim and len(sizes) == len(largest):  # a shape
-                sizes = cut(node.name, sizes)
-                dtype = tf.as_dtype(value.dtype)
-                nodes[i] = compat.constant(node.name, sizes, dtype, node.device)
-        key = f"{self.key} {axis} {kept}"
-        return replace(self, nodes=(*nodes,), arguments=arguments, key=key), kept / rows
+                sizes, dtype = cut(other.name, sizes), tf.as_dtype(value.dtype)
+                others[i] = compat.constant(other.name, sizes, dtype, other.device)
+        if layer and len(node.input) > _LENGTHS:
+            lengths = [kept] * largest[1 - axis]
+            node = compat.copied(node)
+            node.input[_LENGTHS] = "lengths"
+            others.append(compat.constant("lengths", lengths, tf.int32))
+        first = replace(
+            self,
+            moved=math.ceil(self.moved * kept / rows),
+            nodes=(node, *others),
+            arguments=arguments,
+            key=f"{self.key} {axis} {kept}",
+        )
+        return first, kept / rows
 
-    def scratch(self, memory: DeviceMemory, moved: int) -> int | None:
-        """Scratch bytes of the second run; None if the op cannot run alone.
-
-        An op with more scratch than `moved` packs its inputs for each thread that
-        happens to be free: the most of a few runs counts.
-
-        Args:
-            memory: The allocator of the op's device.
-            moved: Bytes that the op reads and makes.
-        """
-        try:
-            call = self.call()
-            _peak_of(call, memory)  # the first run sets the op up
-            found = _peak_of(call, memory)
-            if found > moved:
-                found = max(found, *(_peak_of(call, memory) for _ in range(_AGAIN)))
-        except (tf.errors.OpError, ValueError):
-            return None  # out of memory, or cannot run on ones
+    @property
+    def shapes(self) -> dict[str, list[int]]:
+        """Sizes of the arguments."""
+        found: Any = {name: spec.shape.as_list() for name, spec, _ in self.arguments}
         return found
 
-    def output_bytes(self) -> list[int] | None:
-        """Bytes of each output; None if the op cannot run alone."""
-        try:
-            return [
-                tensor.shape.num_elements() * tensor.dtype.size
-                for tensor in self.call()()
-            ]
-        except tf.errors.OpError:
-            return None
-
-    def seconds(self) -> Seconds | None:
-        """Seconds of a run; None if the op cannot run alone."""
-        try:
-            call = self.call()
-            return seconds_of(call, set_up=self.key in _called)
-        except tf.errors.OpError:
-            return None
+    @property
+    def is_set_up(self) -> bool:
+        """Tell whether the op's function was built, and so ran, before."""
+        return self.key in _functions
 
     def call(self) -> Callable[[], Any]:
-        """A callable that runs the op alone, on ones."""
+        """A callable that runs the op on ones."""
         if self.key not in _functions:
-            graph_def = compat.graph_def(self.nodes, None)
-            _functions[self.key] = compat.build_function(
-                graph_def, self.arguments, self.outputs
-            )
-        function = _functions[self.key]
+            _functions[self.key] = self.function()
         nodes = {node.name for node in self.nodes}
         inputs = [
             _ones_of_int32(spec.shape)
@@ -240,28 +185,33 @@ class Bench:
             else tf.ones(spec.shape, spec.dtype)
             for name, spec, _ in self.arguments
         ]
+        return partial(_functions[self.key], *inputs)
 
-        def call() -> Any:
-            with compat.planned_as_is():
-                results = function.call_flat(*inputs)
-            _called.add(self.key)
-            return results
-
-        return call
+    def function(self) -> Callable[..., Any]:
+        """The op as a function of its arguments."""
+        return built(self.nodes, self.arguments, self.outputs)
 
 
-def sizes_of(spec: tf.TensorSpec) -> list[int]:
-    """The sizes of a tensor whose shape is known."""
-    return [int(size or 0) for size in spec.shape.as_list()]
+def built(
+    nodes: Iterable[compat.NodeDef],
+    arguments: Sequence[compat.Input],
+    outputs: Sequence[str],
+) -> Callable[..., Any]:
+    """A function of tensors that runs nodes as they are (`compat.build_function`)."""
+    function = compat.build_function(compat.graph_def(nodes, None), arguments, outputs)
+
+    def call(*tensors: Any) -> Any:
+        with compat.planned_as_is():  # Grappler would remove or merge ops
+            return function.call_flat(*tensors)
+
+    return call
 
 
-def _peak_of(call: Callable[[], Any], memory: DeviceMemory) -> int:
-    """Bytes that a call takes at its peak beside its results."""
-    memory.reset_peak()
-    results = call()
-    found = (memory.peak_bytes or 0) - (memory.current_bytes or 0)
-    del results
-    return max(0, found)
+def lone_ops(step: TracedStep, ops: Iterable[Op]) -> list[LoneOp]:
+    """The ops of a step that can run alone."""
+    nodes = {node.name: node for node in step.nodes}
+    found = (LoneOp.of(step.graph, nodes, op) for op in ops)
+    return [op for op in found if op is not None]
 
 
 def forget_functions() -> None:
@@ -269,56 +219,9 @@ def forget_functions() -> None:
 
     Freed later, the constants would fragment the memory that is planned.
     """
-    if not _functions:
-        return
-    _functions.clear()
-    _called.clear()
-    gc.collect()
-
-
-def idle_seconds(arguments: int) -> Seconds:
-    """Seconds of a call that returns one of its arguments.
-
-    Args:
-        arguments: Number of scalar arguments, at least one.
-    """
-    specs = [(f"argument_{i}", tf.TensorSpec([]), None) for i in range(arguments)]
-    node = compat.made_node("passed", "Identity", ["argument_0"], T=tf.float32)
-    bench = Bench(
-        nodes=(node,),
-        arguments=tuple(specs),
-        outputs=("passed:0",),
-        key=f"idle {arguments}",
-    )
-    return seconds_of(bench.call())
-
-
-def seconds_of(call: Callable[[], Any], *, set_up: bool = False) -> Seconds:
-    """Seconds of a call after the first one, until the devices are idle.
-
-    The median of a few calls: disturbances happen as often in steps.
-
-    Args:
-        call: The call to time.
-        set_up: Whether `call` ran before. A slow first call counts only then; else the
-            first call warms up.
-    """
-    (first,) = _timed(call, runs=1)
-    if set_up and first >= _SLOW:
-        return first
-    return median(_timed(call, runs=_RUNS))
-
-
-def _timed(call: Callable[[], Any], *, runs: int) -> list[Seconds]:
-    taken: list[Seconds] = []
-    while len(taken) < runs and sum(taken) < _ENOUGH:
-        sync_devices()
-        begun = time.perf_counter()
-        results = call()
-        sync_devices()
-        taken.append(time.perf_counter() - begun)
-        del results
-    return taken
+    if _functions:
+        _functions.clear()
+        gc.collect()
 
 
 def _has_other_values(producer: Op, tensor: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lms.tf.measure import microbenchmark
+from lms.tf.measure import bench
 
 pytestmark = pytest.mark.tf
 
@@ -25,7 +25,7 @@ def timing(monkeypatch: pytest.MonkeyPatch) -> Timing:
         def perf_counter() -> float:
             return now[0]
 
-    monkeypatch.setattr(microbenchmark, "time", Clock)
+    monkeypatch.setattr(bench, "time", Clock)
 
     def take(*lengths: float, set_up: bool = False) -> object:
         calls: list[float] = []
@@ -34,7 +34,7 @@ def timing(monkeypatch: pytest.MonkeyPatch) -> Timing:
             calls.append(lengths[min(len(calls), len(lengths) - 1)])
             now[0] += calls[-1]
 
-        return microbenchmark.seconds_of(call, set_up=set_up), len(calls)
+        return bench.seconds_of(call, set_up=set_up), len(calls)
 
     return take  # type: ignore[return-value]
 

@@ -29,7 +29,7 @@ from lms.tf.capture.ops import RESERVED, RESERVES
 from lms.tf.measure.devices import Device, sync_devices
 from lms.tf.measure.lone_op import LoneOp, built
 from lms.tf.out_of_memory import ran_out
-from lms.units import Bytes, Seconds
+from lms.units import GIB, Bytes, Seconds
 
 __all__ = ["Bench", "Measurements", "keep_measurements", "measurements_of"]
 __all__ += ["seconds_of"]
@@ -51,9 +51,11 @@ _TIMES, _SPARE = 3, 1.1
 # constants that stay behind would fragment the memory that is planned.
 _LEFT_BEHIND = SmallPool(sizes=(256,) * 1024)
 
-# If set, no guards of 16 MiB lie around what cuDNN writes when a convolution first runs
-# (RedzoneAllocator): small cards have no room for them. They choose no kernel.
-_UNGUARDED = "TF_DISABLE_RZ_CHECK"
+# When a convolution first runs, TensorFlow puts guards of 16 MiB around its output and
+# its workspace (redzone_allocator.h). Without room for these the kernel counts as
+# failed, and another one, with other bits, runs in all steps (conv_ops_gpu.cc). So
+# there are none where ops find less than 1 GiB free; guards choose no kernel.
+_UNGUARDED, _GUARDED = "TF_DISABLE_RZ_CHECK", GIB
 
 # Keys of ops for which a library has chosen its kernel in this process.
 _chosen: set[str] = set()
@@ -149,20 +151,18 @@ class Bench:
     def __init__(self, device: Device) -> None:
         """Find what was measured before."""
         self.device, self.measured = device, measurements_of(device)
-        self._is_guarded = _UNGUARDED not in os.environ
         self._pool: object = None
         self.ran_out = False
 
     def __enter__(self) -> "Bench":
-        """Take cuDNN's guards off."""
-        os.environ.setdefault(_UNGUARDED, "1")
+        """Take cuDNN's guards off a small card, for its steps too."""
+        if self.device.free_bytes < _GUARDED:
+            os.environ.setdefault(_UNGUARDED, "1")
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Put the guards back; free what kept the chunks for constants apart."""
+        """Free what kept the chunks for constants apart."""
         self._pool = None
-        if self._is_guarded:
-            del os.environ[_UNGUARDED]
 
     @cached_property
     def free(self) -> float:

@@ -23,6 +23,7 @@ from lms.tf.lowering import TracedStep
 from lms.tf.measure.bench import Bench, Measurements, measurements_of
 from lms.tf.measure.devices import Device
 from lms.tf.measure.lone_op import LoneOp, lone_ops
+from lms.tf.measure.workspace import limit_in_force
 from lms.tf.passes.compiled import compiled_scratch, is_compiled
 from lms.tf.passes.host_variables import COPY_IN
 from lms.units import KIB, Bytes
@@ -32,9 +33,10 @@ __all__ = ["is_worth_a_run", "measure_scratch", "with_reserved", "with_scratch"]
 # Ops run alone only if they make or read a tensor of at least 64 KiB.
 _LARGE = 64 * KIB
 
-# Of an op that does not fit, in its first rows either, the scratch counts as 0.5 of the
-# bytes that it reads and makes.
-_USUAL_SHARE = 0.5
+# Scratch of an op that does not fit, nor do its first rows: 0.5 of the bytes that it
+# reads and makes. A GPU's convolution takes at most 1.4 of these, as its workspace
+# (experiments/results/h200/findings.md, 1), and at most the workspace's limit.
+_USUAL_SHARE, _OF_CONVOLUTION = 0.5, 1.4
 
 
 def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
@@ -77,9 +79,15 @@ def _measure(ops: Sequence[LoneOp], bench: Bench) -> dict[str, Bytes]:
             bench.measure_scratch(op)
         if key not in bench.measured.scratch and (bench.ran_out or not has_room):
             scratch = _by_first_rows(op, bench, bench.measured.scratch)
-            usual = math.ceil(_USUAL_SHARE * op.moved)
-            estimates[key] = usual if scratch is None else scratch
+            estimates[key] = _usual(op, bench) if scratch is None else scratch
     return estimates
+
+
+def _usual(op: LoneOp, bench: Bench) -> Bytes:
+    """Estimate the scratch of an op that cannot run alone."""
+    if bench.device.is_gpu and op.op.flops and "Conv" in op.op.type:
+        return min(math.ceil(_OF_CONVOLUTION * op.moved), limit_in_force())
+    return math.ceil(_USUAL_SHARE * op.moved)
 
 
 def _by_first_rows(

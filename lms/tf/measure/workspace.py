@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from lms.ir.graph import GraphView
 from lms.units import GIB, MIB, Bytes
 
-__all__ = ["VARIABLE", "limit_workspace", "workspace_limit"]
+__all__ = ["VARIABLE", "limit_in_force", "limit_workspace", "workspace_limit"]
 
 VARIABLE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
 
@@ -61,14 +61,14 @@ def workspace_limit(graph: GraphView, room: Bytes) -> int:
 
 
 def limit_workspace(graph: GraphView, room: Bytes | None) -> None:
-    """Set the limit, if neither the user nor an earlier step did.
-
-    Args:
-        graph: As for `workspace_limit`.
-        room: As for `workspace_limit`; None for no limit.
-    """
+    """Set the limit, if there is one and neither the user nor an earlier step did."""
     if room is not None:
         os.environ.setdefault(VARIABLE, str(workspace_limit(graph, room)))
+
+
+def limit_in_force() -> Bytes:
+    """Return the most bytes of one convolution's workspace in this process."""
+    return int(os.environ.get(VARIABLE, _MOST // MIB)) * MIB
 
 
 def _needs(graph: GraphView) -> Iterator[tuple[Bytes, Bytes]]:

@@ -415,7 +415,7 @@ def _unlimited() -> str:
     device = find_device()
     if not device.is_gpu:
         return "TensorFlow sees no GPU: nothing is planned, Keras trains as ever."
-    return f"{device.name} has no known limit, and no budget is given: nothing planned."
+    return f"{device.name} has no known limit and no `budget`: nothing is planned."
 
 
 def _checked(verbose: object) -> int:

@@ -23,7 +23,7 @@ from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.tf import compat
 from lms.tf.capture.bounds import bounded_shapes
-from lms.tf.capture.loops import control_flow, full_name, loop_ends, source_of
+from lms.tf.capture.loops import control_flow, loop_ends
 from lms.tf.capture.op_facts import (
     ALIAS,
     BY_REFERENCE,
@@ -46,6 +46,7 @@ from lms.tf.capture.shapes import (
     told_shapes,
 )
 from lms.tf.capture.tracing import TracedFunction
+from lms.tf.nodes import full_name, source_of
 from lms.tf.passes.assign_in_place import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.passes.compiled import opened
 from lms.tf.passes.constant_folding import with_folded

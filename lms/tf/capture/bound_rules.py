@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from lms.tf import compat
 from lms.tf.capture.bound_values import Shape, Values, attribute
-from lms.tf.capture.loops import full_name, index_of, source_of
 from lms.tf.capture.op_facts import RESERVED, RESERVES, words
+from lms.tf.nodes import full_name, index_of, source_of
 
 __all__ = [
     "COMBINES",

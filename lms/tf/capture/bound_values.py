@@ -14,7 +14,8 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.loops import index_of, put_into, source_of
+from lms.tf.capture.loops import put_into
+from lms.tf.nodes import index_of, source_of
 
 __all__ = ["Shape", "Values", "attribute"]
 

@@ -29,7 +29,7 @@ from lms.tf.capture.bound_rules import (
     partial_shape,
 )
 from lms.tf.capture.bound_values import Shape
-from lms.tf.capture.loops import index_of, source_of
+from lms.tf.nodes import index_of, source_of
 
 __all__ = ["bounded_shapes"]
 

@@ -27,8 +27,9 @@ from lms.errors import UnsupportedError
 from lms.tf import compat
 from lms.tf.capture.bound_rules import COMBINES
 from lms.tf.capture.bound_values import Values
-from lms.tf.capture.loops import HANDS_ON, index_of, put_into, source_of
+from lms.tf.capture.loops import HANDS_ON, put_into
 from lms.tf.capture.op_facts import LOOPS
+from lms.tf.nodes import index_of, source_of
 
 __all__ = ["guessed_by_inputs", "guessed_shapes", "inferred_shapes", "told_shapes"]
 

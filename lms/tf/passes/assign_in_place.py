@@ -24,8 +24,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
 from lms.tf.capture.op_facts import READS_VARIABLES
+from lms.tf.nodes import source_of
 
 __all__ = ["NOTHING", "PLACED", "with_assignments_in_place"]
 

@@ -33,7 +33,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.loops import full_name, source_of
+from lms.tf.nodes import full_name, source_of
 
 __all__ = ["compiled_scratch", "is_compiled", "opened"]
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from lms.ir.graph import Op
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
+from lms.tf.nodes import source_of
 from lms.units import MIB
 
 __all__ = ["LARGEST", "with_folded"]

@@ -24,8 +24,9 @@ from dataclasses import replace
 
 from lms.ir.graph import Op
 from lms.tf import compat
-from lms.tf.capture.loops import control_flow, loop_ends, source_of
+from lms.tf.capture.loops import control_flow, loop_ends
 from lms.tf.capture.op_facts import CONTROL_FLOW, READS_STATE
+from lms.tf.nodes import source_of
 
 __all__ = ["PIECES", "copying", "with_copies_counted", "without_copies"]
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
 from lms.tf.capture.op_facts import ALIAS
+from lms.tf.nodes import source_of
 from lms.units import Bytes
 
 __all__ = ["COPY_OUT", "HostLists", "movable_lists", "with_lists_on_host"]

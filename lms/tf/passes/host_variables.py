@@ -38,8 +38,8 @@ from lms.errors import HostMemoryError
 from lms.ir.graph import GraphView
 from lms.machine.host import PINNED_VARIABLE
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
 from lms.tf.capture.op_facts import CHEAP, CONTROL_FLOW, READS_VARIABLES
+from lms.tf.nodes import source_of
 from lms.tf.passes.copy_on_read import PIECES, copying
 from lms.units import Bytes, format_bytes
 

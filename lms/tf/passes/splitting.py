@@ -31,8 +31,8 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import working_sets
 from lms.tf import compat
-from lms.tf.capture.loops import full_name, index_of, source_of
 from lms.tf.capture.op_facts import CONSTANT, INPLACE
+from lms.tf.nodes import full_name, index_of, source_of
 from lms.tf.passes.constant_folding import LARGEST
 from lms.tf.passes.split_rules import Cut, Shaped, counted, cuts
 from lms.units import Bytes

@@ -30,8 +30,9 @@ import tensorflow as tf
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
 from lms.tf.capture.bound_values import Values
-from lms.tf.capture.loops import Trips, frames_around, index_of, source_of
+from lms.tf.capture.loops import Trips, frames_around
 from lms.tf.capture.op_facts import ALIAS, PERSISTENT
+from lms.tf.nodes import index_of, source_of
 from lms.tf.passes.host_lists import COPY_OUT, HostLists, movable_lists
 from lms.units import KIB
 

@@ -15,9 +15,9 @@ from lms.ir.graph import GraphView, Op
 from lms.ir.recompute import original_name
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
 from lms.tf.capture.tracing import TracedFunction, input_specs
 from lms.tf.lowering import TracedStep
+from lms.tf.nodes import source_of
 
 __all__ = ["RebuiltStep", "planned_step", "rebuild", "run_without_inputs"]
 __all__ += ["with_constants"]

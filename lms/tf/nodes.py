@@ -11,10 +11,15 @@ import tensorflow as tf
 
 from lms.tf import compat
 
-__all__ = ["OPAQUE", "Nodes", "bytes_of", "data_of", "full_name", "index_of"]
-__all__ += ["source_of", "waits_of"]
+__all__ = ["COPY_IN", "COPY_OUT", "OPAQUE", "Nodes", "bytes_of", "data_of"]
+__all__ += ["float_bytes", "full_name", "index_of", "source_of", "waits_of"]
 
 OPAQUE = ("resource", "variant", "string")  # types that count 0 bytes on the device
+
+_FLOATS = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
+
+# TensorFlow's swap ops, which copy to pinned memory of the host and back.
+COPY_OUT, COPY_IN = "_CopyFromGpuToHost", "_CopyFromHostToGpu"
 
 
 class Nodes:
@@ -34,11 +39,7 @@ class Nodes:
             self.add(compat.copied(node))
 
     def __iter__(self) -> Iterator[compat.NodeDef]:
-        places = sorted((self._place[name], name) for name in self._nodes)
-        return iter([self._nodes[name] for _, name in places])
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._nodes
+        return iter(sorted(self._nodes.values(), key=lambda n: self._place[n.name]))
 
     def __getitem__(self, name: str) -> compat.NodeDef:
         return self._nodes[name]
@@ -46,10 +47,6 @@ class Nodes:
     def get(self, name: str) -> compat.NodeDef | None:
         """Return the node that an input comes from; None for an argument."""
         return self._nodes.get(source_of(name))
-
-    def of_type(self, *types: str) -> list[compat.NodeDef]:
-        """Return the nodes of the given op types, in order."""
-        return [node for node in self if node.op in types]
 
     def followers(self, name: str) -> list[compat.NodeDef]:
         """Return the nodes that read a node's outputs or wait for the node."""
@@ -72,6 +69,19 @@ class Nodes:
         self._nodes[node.name], self._place[node.name] = node, place
         self._follow(node)
         return node
+
+    def make(
+        self,
+        name: str,
+        op: str,
+        inputs: Iterable[str],
+        device: str,
+        before: compat.NodeDef | None = None,
+        /,
+        **types: Any,
+    ) -> compat.NodeDef:
+        """Add a new node, as `add` does; `types` are its attributes."""
+        return self.add(compat.made_node(name, op, inputs, device, **types), before)
 
     def copy_of(self, node: compat.NodeDef, name: str) -> compat.NodeDef:
         """Add a copy of a node under another name."""
@@ -108,9 +118,24 @@ class Nodes:
 
     def wait(self, node: compat.NodeDef, names: Iterable[str]) -> None:
         """Let a node wait for the named nodes too."""
-        data, waits = data_of(node), waits_of(node)
-        waits += (f"^{name}" for name in names)
-        self.give(node, [*data, *dict.fromkeys(waits)])
+        waits = [*waits_of(node), *(f"^{name}" for name in names)]
+        self.give(node, [*data_of(node), *dict.fromkeys(waits)])
+
+    def replace_waits(self, old: str, names: Iterable[str]) -> None:
+        """Let nodes that wait for `old` wait for the named ones instead."""
+        new = {f"^{old}": [f"^{name}" for name in names]}
+        for node in self.followers(old):
+            waits = (each for name in waits_of(node) for each in new.get(name, [name]))
+            self.give(node, [*data_of(node), *dict.fromkeys(waits)])
+
+    def define(self, function: Any) -> None:
+        """Let nodes call a function."""
+        there = {known.signature.name for known in self.library.function}
+        if function.signature.name not in there:
+            larger = type(self.library)()
+            larger.CopyFrom(self.library)
+            larger.function.append(function)
+            self.library = larger
 
     def _follow(self, node: compat.NodeDef) -> None:
         for name in node.input:
@@ -157,3 +182,8 @@ def bytes_of(spec: tf.TensorSpec) -> int:
     if spec.dtype.name in OPAQUE:
         return 0
     return spec.dtype.size * int(spec.shape.num_elements() or 0)
+
+
+def float_bytes(spec: tf.TensorSpec) -> int:
+    """Return the bytes of a tensor of floats; 0 for open shapes and other types."""
+    return bytes_of(spec) if spec.dtype in _FLOATS else 0

@@ -27,8 +27,8 @@ from lms.tf.lowering import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.measure.measurements import Measurements, measurements_of
 from lms.tf.measure.microbenchmark import Bench
+from lms.tf.nodes import COPY_IN
 from lms.tf.passes.compiled import compiled_scratch, is_compiled
-from lms.tf.passes.host_variables import COPY_IN
 from lms.units import KIB, Bytes
 
 __all__ = [

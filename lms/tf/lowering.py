@@ -15,16 +15,16 @@ import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.tf import compat
-from lms.tf.capture.bound_values import OPAQUE, is_open, known_shape, size_of
+from lms.tf.capture.bound_values import is_open, known_shape
 from lms.tf.capture.bounds import filled_shapes
-from lms.tf.capture.loops import control_flow, full_name, loop_ends, source_of
+from lms.tf.capture.loops import control_flow, loop_ends
 from lms.tf.capture.ops import (
     ALIAS,
     BY_REFERENCE,
@@ -42,19 +42,29 @@ from lms.tf.capture.ops import (
 )
 from lms.tf.capture.shapes import inferred_shapes, told_shapes
 from lms.tf.capture.tracing import TracedFunction
-from lms.tf.passes.assign_in_place import NOTHING, PLACED, with_assignments_in_place
-from lms.tf.passes.compiled import opened
+from lms.tf.nodes import (
+    OPAQUE,
+    Nodes,
+    bytes_of,
+    data_of,
+    full_name,
+    source_of,
+    waits_of,
+)
+from lms.tf.passes import Pass, Step
+from lms.tf.passes.assign_in_place import ASSIGN_IN_PLACE, NOTHING, PLACED
+from lms.tf.passes.compiled import OPEN_COMPILED
 from lms.tf.passes.constant_folding import with_folded
-from lms.tf.passes.copy_on_read import copying, with_copies_counted, without_copies
-from lms.tf.passes.host_lists import HostLists, with_lists_on_host
+from lms.tf.passes.copy_on_read import COPY_OFF, copying, with_copies_counted
+from lms.tf.passes.host_lists import LISTS_ON_HOST
 from lms.tf.passes.host_transfers import (
+    SIGNS_ON_DEVICE,
     with_host_memory,
     with_received,
-    with_signs_on_device,
 )
-from lms.tf.passes.host_variables import lies_on_host, with_copies_in
+from lms.tf.passes.host_variables import COPY_HOST_VARIABLES, lies_on_host
 from lms.tf.passes.splitting import SLICE, OpSize, regions, with_slices
-from lms.tf.passes.tensor_lists import Lists, find_lists
+from lms.tf.passes.tensor_lists import HostLists, Lists, find_lists
 from lms.tf.passes.write_order import with_writes
 from lms.units import Bytes
 
@@ -166,39 +176,15 @@ class TracedStep:
         return [a for a in self.arguments if a.captured is None]
 
 
-_Nodes: TypeAlias = Sequence[compat.NodeDef]
-
-
-def _signs(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires nothing. Ensures that a GPU compares signs in its own memory."""
-    return with_signs_on_device(nodes, control_flow(step.nodes), step.device), library
-
-
-def _opened(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires nothing. Ensures that XLA's calls only compute, as far as possible."""
-    return opened(nodes, library, control_flow(step.nodes), step.outputs)
-
-
-def _assignments(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires `_opened`. Ensures that large variables are assigned in place."""
-    variables = {a.name: a.variable for a in step.arguments if a.variable is not None}
-    return with_assignments_in_place(nodes, variables), library
-
-
-def _pieces(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires `_opened`. Ensures that embeddings are read without a copy."""
-    handles = {a.name for a in step.arguments if a.variable is not None}
-    return without_copies(nodes, handles, step.nodes), library
-
-
-def _state(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires `_opened`. Ensures that products read host variables from copies."""
-    handles = {a.name for a in step.arguments if a.lies_on_host}
-    return with_copies_in(nodes, handles, control_flow(step.nodes)), library
-
-
-PASSES = (_signs, _opened, _pieces, _state, _assignments)
-"""Rewrite passes before planning, in this order; none changes a number."""
+PASSES = (
+    SIGNS_ON_DEVICE,
+    OPEN_COMPILED,
+    COPY_OFF,
+    COPY_HOST_VARIABLES,
+    ASSIGN_IN_PLACE,
+    LISTS_ON_HOST,
+)
+"""Passes before planning, in this order."""
 
 
 def specialise(  # noqa: PLR0913 - one for each rewrite
@@ -260,17 +246,27 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
 
     own = step_of(cut, traced.graph_def.library, None)
 
-    def rewritten(passes: Sequence[Any]) -> TracedStep:
-        nodes, library = own.nodes, own.library
-        for one_pass in passes:
-            nodes, library = one_pass(own, nodes, library)
-        nodes = with_lists_on_host(nodes, lists) if lists else nodes
-        same = list(nodes) == list(own.nodes)
-        return own if same else step_of(nodes, library, own)
+    known = Step(
+        device=device,
+        ends=loop_ends(own.nodes),
+        fixed=control_flow(own.nodes),
+        outputs=outputs,
+        variables={a.name: a.variable for a in arguments if a.variable is not None},
+        on_host=frozenset(a.name for a in arguments if a.lies_on_host),
+        pushes={name for one in lists for name in one.pushes},
+        pops=dict(pop for one in lists for pop in one.pops),
+    )
+
+    def rewritten(passes: Sequence[Pass]) -> TracedStep:
+        graph = Nodes(own.nodes, own.library)
+        for one in passes:
+            one.run(graph, known)
+        nodes = tuple(graph)
+        return own if nodes == own.nodes else step_of(nodes, graph.library, own)
 
     step = rewritten(PASSES)
     if set(step.guessed) - set(own.guessed):  # an assigned value's shape is open
-        step = rewritten([one for one in PASSES if one is not _assignments])
+        step = rewritten([one for one in PASSES if one is not ASSIGN_IN_PLACE])
     if size is None:
         return step
     for number in range(_AXES):
@@ -322,7 +318,10 @@ def _seen(
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
     ops += [_op(n, shapes, fixed, back_edges, device, lists) for n in ordered]
     ops = _with_views(ops, varying)
-    ops = [_varying(op) if op.name in varying - fixed else op for op in ops]
+    moving = varying - fixed
+    # An input that an op overwrites may be smaller than the output: count both.
+    how = {"varies": True, "inplace": False, "repeatable": False}
+    ops = [replace(op, **how) if op.name in moving else op for op in ops]
     variables = {a.name: a for a in arguments if a.variable is not None}
     here = [node for node in ordered if not _is_elsewhere(node, device)]
     copied = copying(here, variables.keys()).items()
@@ -372,14 +371,11 @@ def _cut(
         )
         for name, capture in zip(names[len(inputs) :], traced.captures, strict=True)
     ]
-    outputs = [
-        renamed.get(full_name(results[i].input[0]), full_name(results[i].input[0]))
-        for i in range(len(results))
-    ]
+    outputs = [full_name(results[i].input[0]) for i in range(len(results))]
     return (
         [_renamed(node, renamed) for node in inner],
         tuple(arguments),
-        [full_name(name) for name in outputs],
+        [full_name(renamed.get(name, name)) for name in outputs],
     )
 
 
@@ -466,9 +462,8 @@ def _op(
     device: str,
     lists: Lists,
 ) -> Op:
-    data = [full_name(name) for name in node.input if not name.startswith("^")]
-    data = [name for name in data if source_of(name) not in back_edges]
-    controls = [name[1:] for name in node.input if name.startswith("^")]
+    data = [full_name(n) for n in data_of(node) if source_of(n) not in back_edges]
+    controls = map(source_of, waits_of(node))
     elsewhere = _is_elsewhere(node, device)
     placed = node.name.endswith(PLACED)  # lies in a variable's memory
     held = 0 if elsewhere else lists.sizes.get(node.name, 0)
@@ -546,11 +541,6 @@ def _with_views(ops: Sequence[Op], varying: Collection[str]) -> list[Op]:
     return [seen(op) for op in ops]
 
 
-def _varying(op: Op) -> Op:
-    # An input that the op overwrites may be smaller than the output: count both.
-    return replace(op, varies=True, inplace=False, repeatable=False)
-
-
 def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tensor:
     """Describe a tensor as plain data; handles and variants count 0 bytes.
 
@@ -563,5 +553,5 @@ def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tenso
             f"{spec.shape}. Compute the tensor at a fixed size, or train without "
             "large model support."
         )
-    shape, size = known_shape(spec) or (), size_of(spec) if counted else 0
+    shape, size = known_shape(spec) or (), bytes_of(spec) if counted else 0
     return Tensor(name=name, size=size, shape=shape, dtype=spec.dtype.name)

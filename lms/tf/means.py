@@ -25,9 +25,9 @@ from lms.planning.settings import Settings
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.same_bits import keeps_bits
-from lms.tf.passes.host_lists import HostLists
 from lms.tf.passes.host_variables import movable_to_host, size_of
 from lms.tf.passes.splitting import OpSize, regions
+from lms.tf.passes.tensor_lists import HostLists
 from lms.units import Bytes
 
 __all__ = ["NOTHING", "Means", "Refused", "advice", "further", "least_of"]

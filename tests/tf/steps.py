@@ -5,20 +5,44 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from lms.tf.capture.loops import control_flow
 from lms.tf.capture.tracing import input_specs, trace
-from lms.tf.lowering import TracedStep, specialise
+from lms.tf.lowering import PASSES, TracedStep, specialise
+from lms.tf.nodes import Nodes
+from lms.tf.passes import Pass, Step
 
-__all__ = ["DEVICE", "descent", "grouped", "specialised"]
+__all__ = ["DEVICE", "changed", "descent", "grouped", "specialised"]
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 
 def specialised(function: Any, *args: Any) -> TracedStep:
-    """A function's step for arguments or their specs."""
+    """A function's step for arguments or their specs, whose passes are checked."""
     traced = trace(function, args)
-    if any(isinstance(given, tf.TensorSpec) for given in args):
-        return specialise(traced, input_specs(traced), device=DEVICE)
-    return specialise(traced, traced.flat_inputs(args), device=DEVICE)
+    are_specs = any(isinstance(given, tf.TensorSpec) for given in args)
+    inputs = input_specs(traced) if are_specs else traced.flat_inputs(args)
+    found = specialise(traced, inputs, device=DEVICE)
+    _check_passes(found, found.own or found)
+    return found
+
+
+def _check_passes(found: TracedStep, own: TracedStep) -> None:
+    """Each pass leaves nothing to find, and undoes nothing that earlier ones ensure."""
+    variables = {a.name: a.variable for a in found.arguments if a.variable is not None}
+    known = {"variables": variables, "fixed": control_flow(own.nodes)}
+    known |= {"outputs": own.outputs, "on_host": variables.keys()}
+    graph, step = Nodes(own.nodes, own.library), Step(device=DEVICE, **known)
+    for i, one in enumerate(PASSES):
+        assert set(map(id, one.requires)) <= set(map(id, PASSES[:i]))
+        one.run(graph, step)
+        assert all(each.is_ensured(graph, step) for each in PASSES[: i + 1])
+
+
+def changed(by: Pass, step: TracedStep, **known: Any) -> list[Any]:
+    """The step's nodes after a pass."""
+    graph = Nodes(step.nodes, step.library)
+    by.run(graph, Step(device=DEVICE, **known))
+    return [*graph]
 
 
 def descent(layers: int, width: int) -> tuple[Any, tf.Variable]:

@@ -18,14 +18,13 @@ from lms.tf.capture.bound_values import (
     UnboundedError,
     Values,
     attribute,
-    data_of,
     is_open,
     known,
     known_shape,
     pairwise,
 )
-from lms.tf.capture.loops import full_name, index_of, source_of
 from lms.tf.capture.ops import BOUNDS, RESERVED, having
+from lms.tf.nodes import data_of, full_name, index_of, source_of
 
 __all__ = ["Shapes"]
 

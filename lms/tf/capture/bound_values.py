@@ -16,18 +16,17 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.loops import index_of, put_into, source_of
+from lms.tf.capture.loops import put_into
+from lms.tf.nodes import OPAQUE, data_of, index_of, source_of
 
-__all__ = ["OPAQUE", "Shape", "Specs", "UnboundedError", "Values", "attribute"]
-__all__ += ["data_of", "is_open", "known", "known_shape", "pairwise", "size_of"]
-__all__ += ["with_shapes"]
+__all__ = ["Shape", "Specs", "UnboundedError", "Values", "attribute", "is_open"]
+__all__ += ["known", "known_shape", "pairwise", "with_shapes"]
 
 Shape: TypeAlias = tuple[int, ...]
 
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 """Types and shapes of an op's outputs, by op name."""
 
-OPAQUE = ("resource", "variant", "string")  # types that count 0 bytes on the device
 
 _MOST = 64  # numbers of a constant that is looked at; shapes have fewer
 _WHOLE = frozenset({tf.int32.as_datatype_enum, tf.int64.as_datatype_enum})
@@ -221,23 +220,12 @@ def known_shape(spec: tf.TensorSpec) -> Shape | None:
     return tuple(int(size or 0) for size in spec.shape) if known else None
 
 
-def size_of(spec: tf.TensorSpec) -> int:
-    """Return bytes of a tensor on the device; 0 if its shape is open."""
-    elements = 0 if spec.dtype.name in OPAQUE else spec.shape.num_elements()
-    return spec.dtype.size * (elements or 0)
-
-
 def with_shapes(
     specs: Iterable[tf.TensorSpec], shapes: Iterable[Any]
 ) -> list[tf.TensorSpec]:
     """Return specs with other shapes; None keeps the shape of a spec."""
     pairs = zip(specs, shapes, strict=True)
     return [s if new is None else tf.TensorSpec(new, s.dtype) for s, new in pairs]
-
-
-def data_of(node: compat.NodeDef) -> list[str]:
-    """Return the names of the tensors that an op reads."""
-    return [name for name in node.input if not name.startswith("^")]
 
 
 def attribute(node: compat.NodeDef, *names: str) -> int:

@@ -20,10 +20,12 @@ from collections.abc import Collection, Mapping, Sequence
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.bound_rules import Shapes
-from lms.tf.capture.bound_values import Specs, data_of, is_open, size_of, with_shapes
-from lms.tf.capture.loops import index_of, source_of
+from lms.tf.capture.bound_rules import (
+    Shapes,
+)
+from lms.tf.capture.bound_values import Specs, is_open, with_shapes
 from lms.tf.capture.ops import BOUNDS
+from lms.tf.nodes import bytes_of, data_of, index_of, source_of
 
 __all__ = ["filled_shapes"]
 
@@ -62,7 +64,7 @@ def filled_shapes(
     shapes = Shapes(ordered, specs)
     varying = _bound(shapes, ordered)
     specs = shapes.specs
-    largest = max((size_of(s) for name in branched for s in specs[name]), default=0)
+    largest = max((bytes_of(s) for name in branched for s in specs[name]), default=0)
     for name in branched:
         wanted = [s.dtype.size if is_open(s) else None for s in specs[name]]
         sizes = (each and [-(-largest // each)] for each in wanted)
@@ -143,4 +145,4 @@ def _measured(name: str, nodes: Mapping[str, compat.NodeDef]) -> str:
 
 
 def _elements(spec: tf.TensorSpec) -> int:
-    return size_of(spec) // (spec.dtype.size or 1)
+    return bytes_of(spec) // (spec.dtype.size or 1)

@@ -29,18 +29,16 @@ import tensorflow as tf
 
 from lms.tf import compat
 from lms.tf.capture.ops import CONTROL_FLOW
+from lms.tf.nodes import data_of, source_of
 
 __all__ = [
     "HANDS_ON",
     "Trips",
     "control_flow",
     "frames_around",
-    "full_name",
-    "index_of",
     "loop_ends",
     "one_round_at_a_time",
     "put_into",
-    "source_of",
 ]
 
 _ENTERS, _EXITS = ("Enter", "RefEnter"), ("Exit", "RefExit")
@@ -113,8 +111,7 @@ class Trips:
         if node is None:
             return None
         if node.op in ("LogicalAnd", "Identity"):
-            data = [name for name in node.input if name[0] != "^"]
-            known = [n for n in map(self._rounds, data) if n is not None]
+            known = [n for n in map(self._rounds, data_of(node)) if n is not None]
             return min(known, default=None)
         if node.op not in ("Less", "LessEqual", "Greater", "GreaterEqual"):
             return None
@@ -178,31 +175,6 @@ class Trips:
         if counter is None or rounds is None:
             return self._invariant(merge, depth - 1)
         return counter[0] + counter[1] * rounds
-
-
-def source_of(name: str) -> str:
-    """Return the node that an input comes from.
-
-    Example:
-        >>> source_of("a:1"), source_of("^a")
-        ('a', 'a')
-    """
-    return name.removeprefix("^").partition(":")[0]
-
-
-def full_name(name: str) -> str:
-    """Return a tensor's name with its index; `^a` names an op and has no index.
-
-    Example:
-        >>> full_name("a"), full_name("a:1")
-        ('a:0', 'a:1')
-    """
-    return name if ":" in name or name.startswith("^") else f"{name}:0"
-
-
-def index_of(name: str) -> int:
-    """Return a tensor's index among its op's outputs."""
-    return int(name.partition(":")[2] or 0)
 
 
 def put_into(

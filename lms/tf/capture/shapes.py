@@ -24,13 +24,13 @@ from lms.tf.capture.bound_values import (
     Shape,
     Specs,
     Values,
-    data_of,
     is_open,
     known_shape,
     with_shapes,
 )
-from lms.tf.capture.loops import HANDS_ON, index_of, put_into, source_of
+from lms.tf.capture.loops import HANDS_ON, put_into
 from lms.tf.capture.ops import LOOPS
+from lms.tf.nodes import data_of, index_of, source_of
 
 __all__ = ["inferred_shapes", "told_shapes"]
 

@@ -24,8 +24,8 @@ from lms.tf.measure.bench import Bench, Measurements, measurements_of
 from lms.tf.measure.devices import Device
 from lms.tf.measure.lone_op import LoneOp, lone_ops
 from lms.tf.measure.workspace import limit_in_force
+from lms.tf.nodes import COPY_IN
 from lms.tf.passes.compiled import compiled_scratch, is_compiled
-from lms.tf.passes.host_variables import COPY_IN
 from lms.units import KIB, Bytes
 
 __all__ = ["is_worth_a_run", "measure_scratch", "with_reserved", "with_scratch"]

@@ -19,15 +19,18 @@ Sources: `AssignVariableOp` in resource_variable_ops.cc, `SelectOp` in
 cwise_op_select.cc, `forward_input_or_allocate_output` in op_kernel.cc.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
 from lms.tf.capture.ops import READS_VARIABLES
+from lms.tf.nodes import Nodes, float_bytes, source_of
+from lms.tf.passes import Pass, Step
+from lms.tf.passes.compiled import OPEN_COMPILED
 
-__all__ = ["NOTHING", "PLACED", "with_assignments_in_place"]
+__all__ = ["ASSIGN_IN_PLACE", "NOTHING", "PLACED"]
 
 # Name suffixes of ops whose output lies in a variable's memory, and of ops whose output
 # is empty, which shape inference must not know.
@@ -36,59 +39,38 @@ PLACED, NOTHING = "/lms_placed", "/lms_nothing"
 # Variables below 4 KiB are left out: the allocator keeps chunks for small tensors.
 _LEAST = 4 * 1024
 
-_TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 
-
-def with_assignments_in_place(
-    nodes: Sequence[compat.NodeDef], variables: Mapping[str, tf.TensorSpec]
-) -> list[compat.NodeDef]:
-    """Return the nodes with assignments of large variables that copy in place.
+def _assignments(graph: Nodes, step: Step) -> Iterator[compat.NodeDef]:
+    """Yield assignments of large variables.
 
     Left out are variables that several ops write, and variables that an op gathers rows
     of: TensorFlow copies the latter at each read.
-
-    Args:
-        nodes: The step's nodes.
-        variables: Types and shapes of variables by the names of their handles' nodes.
     """
-    written, in_pieces = dict[str, int](), set[str]()
-    for node in nodes:
-        for name in {source_of(name) for name in node.input} & variables.keys():
-            if node.op not in READS_VARIABLES:
-                written[name] = written.get(name, 0) + 1
-            elif "Gather" in node.op:
-                in_pieces.add(name)
-    once = {name for name, count in written.items() if count == 1} - in_pieces
-    large = {name for name in once if _is_large(variables[name])}
-    there = {node.name for node in nodes}
-    changed: list[compat.NodeDef] = []
-    for node in nodes:
-        if node.op == "AssignVariableOp" and source_of(node.input[0]) in large:
-            made = source_of(node.input[1])  # arguments exist from the start
-            changed += _in_place(node, [f"^{made}"] if made in there else [])
-        else:
-            changed.append(node)
-    return changed
+    for handle, spec in step.variables.items():
+        users = graph.readers(handle)
+        writers = [node for node in users if node.op not in READS_VARIABLES]
+        in_pieces = any("Gather" in node.op for node in users)
+        if len(writers) == 1 and float_bytes(spec) >= _LEAST and not in_pieces:
+            yield from (node for node in writers if node.op == "AssignVariableOp")
 
 
-def _is_large(spec: tf.TensorSpec) -> bool:
-    if spec.dtype not in _TYPES or not spec.shape.is_fully_defined():
-        return False
-    return spec.shape.num_elements() * spec.dtype.size >= _LEAST
-
-
-def _in_place(node: compat.NodeDef, value_made: Sequence[str]) -> list[compat.NodeDef]:
-    """Return the nodes that replace an assignment, the assignment itself last."""
+def _in_place(graph: Nodes, _: Step, node: compat.NodeDef) -> None:
+    """Let an assignment copy the value into the variable's memory."""
     handle, value, *controls = node.input
+    value_made = [f"^{source_of(value)}"] if graph.get(value) else []  # no argument
     dtype = tf.as_dtype(compat.attribute(node, "dtype").type)
 
     def made(name: str, op: str, inputs: Sequence[str], key: str) -> compat.NodeDef:
         types, name = {key: dtype}, f"{node.name}{name}"
-        return compat.made_node(name, op, inputs, node.device, **types)
+        return graph.make(name, op, inputs, node.device, node, **types)
 
-    first = compat.constant(f"{node.name}/lms_first", 0, tf.int32, node.device)
-    no = compat.constant(f"{node.name}/lms_no", [False], tf.bool, node.device)
-    empty = compat.constant(f"{node.name}/lms_empty", [], dtype, node.device)
+    def given(name: str, value: Any, dtype: tf.DType) -> compat.NodeDef:
+        new = compat.constant(f"{node.name}{name}", value, dtype, node.device)
+        return graph.add(new, before=node)
+
+    first = given("/lms_first", 0, tf.int32)
+    no = given("/lms_no", [False], tf.bool)
+    empty = given("/lms_empty", [], dtype)
     nothing = made(NOTHING, "PlaceholderWithDefault", [empty.name], "dtype")
     nothing.attr["shape"].shape.unknown_rank = True
     read = made("/lms_read", "ReadVariableOp", [handle, *controls], "dtype")
@@ -107,10 +89,8 @@ def _in_place(node: compat.NodeDef, value_made: Sequence[str]) -> list[compat.No
     placed = made(PLACED, "Select", rows, "T")
     whole = made("/lms_whole", "Squeeze", [placed.name], "T")
     whole.attr["squeeze_dims"].list.i.append(0)
-    assigned = compat.copied(node)
-    assigned.input[1] = whole.name
-    assigned.attr["validate_shape"].b = False
-    return [
-        *(first, no, empty, nothing, read, emptied),
-        *(old, new, placed, whole, assigned),
-    ]
+    graph.give(node, [handle, whole.name, *controls])
+    node.attr["validate_shape"].b = False
+
+
+ASSIGN_IN_PLACE = Pass(find=_assignments, change=_in_place, requires=(OPEN_COMPILED,))

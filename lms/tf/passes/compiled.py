@@ -26,37 +26,22 @@ Known weakness: functions that write variables or call functions stay as they ar
 so do functions without XLA that ask not to be inlined.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.loops import full_name, source_of
+from lms.tf.nodes import Nodes, data_of, full_name, source_of, waits_of
+from lms.tf.passes import Pass, Step
 
-__all__ = ["compiled_scratch", "is_compiled", "opened"]
+__all__ = ["OPEN_COMPILED", "compiled_scratch", "is_compiled"]
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _MARK = "_XlaMustCompile"
 
 # Ops that pass their input on.
 _SAME = frozenset({"Identity", "StopGradient", "PreventGradient"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Opened:
-    """A call's replacement.
-
-    Args:
-        nodes: The nodes in place of the call.
-        function: The function that the last node calls; None if nothing is computed.
-        tensors: New names of the call's outputs, by the old ones.
-    """
-
-    nodes: tuple[compat.NodeDef, ...]
-    function: Any
-    tensors: Mapping[str, str]
 
 
 def is_compiled(node: compat.NodeDef) -> bool:
@@ -82,47 +67,16 @@ def compiled_scratch(
     return compat.compiled_scratch(_called(node), tuple(inputs), device)
 
 
-def opened(
-    nodes: Sequence[compat.NodeDef],
-    library: Any,
-    fixed: Collection[str],
-    outputs: Sequence[str] = (),
-) -> tuple[list[compat.NodeDef], Any]:
-    """Return nodes whose XLA functions are reduced to computing, and their library.
-
-    Args:
-        nodes: A step's nodes; they are not changed.
-        library: The functions that the nodes call.
-        fixed: Names of the nodes in loops and branches, which stay as they are.
-        outputs: Names of the tensors that the step returns.
-    """
-    functions = {f.signature.name: f for f in library.function}
-    kept = {source_of(name) for name in outputs} | set(fixed)
-    found: dict[str, _Opened] = {}
-    for node in nodes:
-        if not is_compiled(node) or node.name in kept:
-            continue
-        function = functions.get(_called(node))
-        body = None if function is None else _Body(function)
-        if body is not None and body.can_be_opened and body.hands_on:
-            found[node.name] = _opened(node, body)
-    if not found:
-        return list(nodes), library
-    made = {
-        one.function.signature.name: one.function
-        for one in found.values()
-        if one.function is not None
-    }
-    compat.define_functions(made.values())
-    larger = type(library)()
-    larger.CopyFrom(library)
-    larger.function.extend(made.values())
-    given = (
-        one
-        for node in nodes
-        for one in (found[node.name].nodes if node.name in found else [node])
-    )
-    return [_reading(node, found) for node in given], larger
+def _calls(graph: Nodes, step: Step) -> Iterator[tuple[compat.NodeDef, "_Body"]]:
+    """Yield (call, its function) of calls that do more than compute."""
+    functions = {f.signature.name: f for f in graph.library.function}
+    kept = {source_of(name) for name in step.outputs} | step.fixed
+    for call in graph:
+        function = functions.get(_called(call))
+        if is_compiled(call) and call.name not in kept and function is not None:
+            body = _Body(function)
+            if body.can_be_opened and body.hands_on:
+                yield call, body
 
 
 def _called(node: compat.NodeDef) -> str:
@@ -185,7 +139,7 @@ class _Body:
             name = pending.pop()
             if name in self.nodes and name not in seen | self.reads.keys():
                 seen.add(name)
-                pending += [_node(value) for value in _data(self.nodes[name])]
+                pending += [_node(value) for value in data_of(self.nodes[name])]
         return [node for name, node in self.nodes.items() if name in seen]
 
     def _source(self, value: str) -> str:
@@ -200,24 +154,17 @@ def _node(value: str) -> str:
     return value.partition(":")[0]
 
 
-def _data(node: compat.NodeDef) -> list[str]:
-    return [name for name in node.input if not name.startswith("^")]
-
-
-def _opened(call: compat.NodeDef, body: _Body) -> _Opened:
-    given = dict(zip(body.arguments, _data(call), strict=True))
-    controls = [name for name in call.input if name.startswith("^")]
-    reads: dict[str, compat.NodeDef] = {}
+def _open(graph: Nodes, _: Step, place: "tuple[compat.NodeDef, _Body]") -> None:
+    """Take reads and passed-on tensors out of a call; remove a call of nothing else."""
+    call, body = place
+    given = dict(zip(body.arguments, data_of(call), strict=True))
+    names: list[str] = []
     for number, handle in enumerate(dict.fromkeys(body.reads.values())):
-        read = compat.NodeDef(
-            name=f"{call.name}/lms_read_{number}",
-            op="ReadVariableOp",
-            input=[given[handle], *controls],
-            device=call.device,
-        )
-        read.attr["dtype"].type = tf.as_dtype(body.type_of(handle)).as_datatype_enum
-        reads[handle] = read
-        given[handle] = f"{read.name}:0"
+        name, dtype = f"{call.name}/lms_read_{number}", body.type_of(handle)
+        inputs = given[handle], *waits_of(call)
+        graph.make(name, "ReadVariableOp", inputs, call.device, call, dtype=dtype)
+        given[handle] = f"{name}:0"
+        names.append(name)
     tensors: dict[str, str] = {}
     computed = 0
     for i, result in enumerate(body.results):
@@ -227,12 +174,22 @@ def _opened(call: compat.NodeDef, body: _Body) -> _Opened:
         else:
             argument = body.reads.get(_node(result), result)
             tensors[f"{call.name}:{i}"] = full_name(given[argument])
-    if not computed:
-        return _Opened(nodes=tuple(reads.values()), function=None, tensors=tensors)
-    function = _smaller(body)
-    passed = [given[argument.name] for argument in function.signature.input_arg]
-    less = _call(call, function, [*passed, *controls])
-    return _Opened(nodes=(*reads.values(), less), function=function, tensors=tensors)
+    graph.redirect(tensors)
+    if computed:
+        function = _smaller(body)
+        compat.define_functions([function])
+        graph.define(function)
+        passed = [given[argument.name] for argument in function.signature.input_arg]
+        graph.give(call, [*passed, *waits_of(call)])
+        _call(call, function)
+        graph.replace_waits(call.name, [*names, call.name])
+    else:
+        before = [source_of(name) for name in call.input if graph.get(name)]
+        graph.replace_waits(call.name, names or before)
+        graph.remove(call)
+
+
+OPEN_COMPILED = Pass(find=_calls, change=_open)
 
 
 def _smaller(body: _Body) -> Any:
@@ -245,7 +202,7 @@ def _smaller(body: _Body) -> Any:
         copy = function.node_def.add()
         copy.CopyFrom(node)
         del copy.input[:]
-        copy.input.extend(values.get(name, name) for name in _data(node))
+        copy.input.extend(values.get(name, name) for name in data_of(node))
     used = {name for node in function.node_def for name in node.input}
     for argument in body.arguments:
         if argument in used:
@@ -261,9 +218,8 @@ def _smaller(body: _Body) -> Any:
     return function
 
 
-def _call(call: compat.NodeDef, function: Any, inputs: Sequence[str]) -> compat.NodeDef:
-    """Return a copy of a call that calls a function without variables."""
-    node = compat.copied(call, inputs)
+def _call(node: compat.NodeDef, function: Any) -> None:
+    """Let a call call a function without variables."""
     node.op = "PartitionedCall"
     node.attr["f"].func.name = function.signature.name
     for key, args in (
@@ -275,30 +231,3 @@ def _call(call: compat.NodeDef, function: Any, inputs: Sequence[str]) -> compat.
     for key in ("_read_only_resource_inputs", "_input_hostmem"):
         if key in node.attr:
             node.attr[key].list.ClearField("i")
-    return node
-
-
-def _reading(node: compat.NodeDef, found: Mapping[str, _Opened]) -> compat.NodeDef:
-    """Return a node whose inputs are renamed to the calls' replacements."""
-    if not any(source_of(name) in found for name in node.input):
-        return node
-    data = (_followed(full_name(name), found) for name in _data(node))
-    copy = compat.copied(node, data)
-    waits = (name for name in node.input if name.startswith("^"))
-    copy.input.extend(dict.fromkeys(_waited_for(waits, found)))
-    return copy
-
-
-def _waited_for(controls: Iterable[str], found: Mapping[str, _Opened]) -> Iterable[str]:
-    for name in controls:
-        one = found.get(source_of(name))
-        yield from [name] if one is None else (f"^{n.name}" for n in one.nodes)
-
-
-def _followed(name: str, found: Mapping[str, _Opened]) -> str:
-    """Return a tensor's new name, followed through calls that pass on other calls'."""
-    one = found.get(source_of(name))
-    following = name if one is None else one.tensors.get(name, name)
-    if one is None or source_of(following) in {node.name for node in one.nodes}:
-        return following
-    return _followed(following, found)

@@ -10,17 +10,33 @@ Source: TensorFlow 2.21, `common_runtime/constant_folding.cc` (`IsConstantFoldab
 `ReplaceTensorWithConstant`, `kMaxConstantSize`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from lms.ir.graph import Op
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
+from lms.tf.nodes import source_of
 from lms.units import MIB
 
-__all__ = ["LARGEST", "with_folded"]
+__all__ = ["LARGEST", "folded", "with_folded"]
 
 LARGEST = 10 * MIB  # of a folded tensor; a larger one is made in each step
+
+
+def folded(ops: Iterable[Op], pure: Set[str]) -> set[str]:
+    """Return the names of constants, and of ops that read constants alone.
+
+    Args:
+        ops: The step's ops, each after its inputs.
+        pure: Names of the ops without effects.
+    """
+    found: set[str] = set()
+    for op in ops:
+        sources = {source_of(name) for name in op.inputs}
+        of_constants = op.name in pure and sources and sources <= found
+        if (op.constant or of_constants) and not op.fixed:
+            found.add(op.name)
+    return found
 
 
 def with_folded(
@@ -35,22 +51,17 @@ def with_folded(
         nodes: TensorFlow's nodes of the ops, arguments left out.
         results: Names of the tensors that outlive the step.
     """
-    pure = {node.name for node in nodes if compat.is_pure(node)}
-    folded: set[str] = set()
+    known = folded(ops, {node.name for node in nodes if compat.is_pure(node)})
     readers: dict[str, list[str]] = {op.name: [] for op in ops}
     for op in ops:
-        sources = {source_of(name) for name in op.inputs}
-        for source in sources:
+        for source in {source_of(name) for name in op.inputs}:
             readers[source].append(op.name)
-        of_constants = op.name in pure and sources and sources <= folded
-        if (op.constant or of_constants) and not op.fixed:
-            folded.add(op.name)
     read_after = {source_of(name) for name in results}
     made: dict[str, Op] = {}
     stays: set[str] = set()  # ops that run in each step
     for op in reversed(ops):
-        if op.name in folded:
-            of_step = op.name in read_after or not folded.issuperset(readers[op.name])
+        if op.name in known:
+            of_step = op.name in read_after or not known.issuperset(readers[op.name])
             found = _found(op, readers, stays, of_step=of_step)
             if found is None:
                 stays.add(op.name)

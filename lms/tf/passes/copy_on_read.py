@@ -19,15 +19,17 @@ Sources: `DisableCopyOnReadOp`, `ResourceGatherOp` in resource_variable_ops.cc,
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lms.ir.graph import Op
 from lms.tf import compat
-from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.ops import CONTROL_FLOW, READS_STATE
+from lms.tf.nodes import Nodes, data_of, source_of
+from lms.tf.passes import Pass, Step
+from lms.tf.passes.compiled import OPEN_COMPILED
 
-__all__ = ["PIECES", "copying", "with_copies_counted", "without_copies"]
+__all__ = ["COPY_OFF", "PIECES", "copying", "with_copies_counted"]
 
 _MARK_OFF, _END = "DisableCopyOnRead", "/lms_mark_off"
 _GATHER, _FUSED = "ResourceGather", "ResourceSparseApply"
@@ -43,7 +45,7 @@ def _users(
     users: dict[str, list[compat.NodeDef]] = defaultdict(list)
     for last in (False, False, True):  # a loop's back edge takes a second pass
         for node in nodes:
-            read = (behind.get(source_of(n), ()) for n in node.input if n[0] != "^")
+            read = (behind.get(source_of(n), ()) for n in data_of(node))
             found = set[str]().union(*read)
             if found and node.op in CONTROL_FLOW | {"Identity"}:
                 behind.setdefault(node.name, set()).update(found)
@@ -52,54 +54,58 @@ def _users(
     return {k: v for k, v in users.items() if any(n.op.startswith(PIECES) for n in v)}
 
 
-def without_copies(
-    nodes: Sequence[compat.NodeDef],
-    handles: Collection[str],
-    ordered: Sequence[compat.NodeDef],
-) -> list[compat.NodeDef]:
-    """Return nodes that switch copy-on-read off before whole reads and writes.
-
-    Args:
-        nodes: The step's nodes; they are not changed.
-        handles: Names of the nodes of variables' handles.
-        ordered: The step's original nodes in order, which tell loops and branches.
-    """
-    fixed, changed = control_flow(ordered), {node.name: node for node in nodes}
-    followers: dict[str, list[str]] = defaultdict(list)
-    for node in nodes:
-        for name in node.input:
-            followers[source_of(name)].append(node.name)
-    for end, names in loop_ends(ordered).items():
+def _copied(graph: Nodes, step: Step) -> Iterator[tuple[str, compat.NodeDef, set[str]]]:
+    """Yield (handle, whole read or write, gathers that must come before)."""
+    later: dict[str, list[str]] = defaultdict(list)
+    for end, names in step.ends.items():
         for name in names:
-            followers[name].append(end)
-    for handle, users in _users(nodes, handles).items():
+            later[name].append(end)
+    for handle, users in _users([*graph], step.variables).items():
         gathers = {node.name for node in users if node.op.startswith(_GATHER)}
-        reads = [node.name for node in users if node.op in READS_STATE]
-        inside = any(node.name in fixed for node in users)
+        reads = {node.name for node in users if node.op in READS_STATE}
+        inside = any(node.name in step.fixed for node in users)
         fused = reads and any(node.op.startswith(_FUSED) for node in users)
-        if inside or fused or gathers & _needing(reads, followers):
+        if inside or fused or gathers & _needing(graph, reads, later):
             continue
-        for name in [node.name for node in users if node.op.startswith(_WHOLE)]:
-            node = changed[name]  # may already wait for another variable's mode
-            before = {source_of(n) for n in node.input} & changed.keys()
-            before |= gathers if name in reads else set()
-            inputs = [handle, *(f"^{n}" for n in sorted(before))]
-            mark = f"{name}/{handle}{_END}"
-            changed[mark] = compat.made_node(mark, _MARK_OFF, inputs, node.device)
-            changed[name] = compat.copied(node, [*node.input, f"^{mark}"])
-            for source in before:  # later edges must close no cycle
-                followers[source].append(name)
-    return [*changed.values()]
+        for node in users:
+            if _copies(node, handle):
+                yield handle, node, gathers if node.name in reads else set()
 
 
-def _needing(names: Sequence[str], followers: Mapping[str, Sequence[str]]) -> set[str]:
+def _needing(
+    graph: Nodes, names: Collection[str], later: Mapping[str, Sequence[str]]
+) -> set[str]:
     """Return the names of all nodes reachable from the given ones, these included."""
     found, pending = set(names), [*names]
     while pending:
-        new = set(followers.get(pending.pop(), ())) - found
+        name = pending.pop()
+        followers = (node.name for node in graph.followers(name))
+        new = {*followers, *later.get(name, ())} - found
         found |= new
         pending += new
     return found
+
+
+def _switch_off(
+    graph: Nodes, _: Step, place: tuple[str, compat.NodeDef, set[str]]
+) -> None:
+    """Switch a variable's mode off before a whole read or write."""
+    handle, node, before = place
+    before = before | {source_of(name) for name in node.input if graph.get(name)}
+    inputs = [handle, *(f"^{name}" for name in sorted(before))]
+    mark = f"{node.name}/{handle}{_END}"
+    graph.make(mark, _MARK_OFF, inputs, node.device)
+    graph.wait(node, [mark])
+
+
+COPY_OFF = Pass(find=_copied, change=_switch_off, requires=(OPEN_COMPILED,))
+
+
+def _copies(node: compat.NodeDef, handle: str) -> bool:
+    """Tell whether a user of a variable copies the variable as a whole."""
+    mark = f"/{handle}{_END}"
+    is_off = any(name.endswith(mark) for name in node.input)
+    return node.op.startswith(_WHOLE) and not is_off
 
 
 def copying(
@@ -108,11 +114,8 @@ def copying(
     """Map ops that copy variables to the names of the variables' handles' nodes."""
     found: dict[str, list[str]] = defaultdict(list)
     for handle, users in _users(nodes, handles).items():
-        mark = f"/{handle}{_END}"
         for node in users:
-            if node.op.startswith(_WHOLE) and not any(
-                n.endswith(mark) for n in node.input
-            ):
+            if _copies(node, handle):
                 found[node.name].append(handle)
     return found
 

@@ -18,7 +18,7 @@ runs on the device, with the same answers:
     BitwiseAnd ──> BitwiseOr with 1.0's bits ──> Bitcast: 1.0 or -1.0 ──> Less than 0.0
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,38 +26,26 @@ import tensorflow as tf
 
 from lms.ir.graph import Op
 from lms.tf import compat
-from lms.tf.capture.bound_values import size_of
+from lms.tf.nodes import Nodes, bytes_of, waits_of
+from lms.tf.passes import Pass, Step
 
-__all__ = ["with_host_memory", "with_received", "with_signs_on_device"]
+__all__ = ["SIGNS_ON_DEVICE", "with_host_memory", "with_received"]
 
 _SIGN = np.iinfo(np.int32).min
 _ONE = int(np.float32(1).view(np.int32))
 
 
-def with_signs_on_device(
-    nodes: Sequence[compat.NodeDef], fixed: Collection[str], device: str
-) -> list[compat.NodeDef]:
-    """Return nodes in which a GPU compares signs in its own memory.
-
-    Args:
-        nodes: The nodes of a step; they are not changed.
-        fixed: Names of the nodes in loops and branches, which stay as they are.
-        device: Full name of the device.
-    """
-    by_name = {node.name: node for node in nodes}
-    found: list[compat.NodeDef] = []
-    for node in nodes:
-        asks = "GPU" in device and node.name not in fixed
-        found += _on_device(node) if asks and _asks_sign(node, by_name) else [node]
-    return found
-
-
-def _asks_sign(node: compat.NodeDef, by_name: dict[str, compat.NodeDef]) -> bool:
-    if node.op != "Less" or _int(by_name.get(node.input[1])) != 0:
-        return False
-    bit = by_name.get(node.input[0])
-    masks = () if bit is None or bit.op != "BitwiseAnd" else bit.input
-    return any(_int(by_name.get(name)) == _SIGN for name in masks)
+def _signs(graph: Nodes, step: Step) -> Iterator[compat.NodeDef]:
+    """Yield comparisons with 0 of which one side is the sign's bit."""
+    for less in graph if "GPU" in step.device else ():
+        if less.op != "Less" or less.name in step.fixed:
+            continue
+        if _int(graph.get(less.input[1])) != 0:
+            continue
+        bit = graph.get(less.input[0])
+        masks = () if bit is None or bit.op != "BitwiseAnd" else bit.input
+        if any(_int(graph.get(name)) == _SIGN for name in masks):
+            yield less
 
 
 def _int(node: compat.NodeDef | None) -> int | None:
@@ -68,17 +56,21 @@ def _int(node: compat.NodeDef | None) -> int | None:
     return int(value) if value.shape == () else None
 
 
-def _on_device(less: compat.NodeDef) -> list[compat.NodeDef]:
+def _on_device(graph: Nodes, _: Step, less: compat.NodeDef) -> None:
+    """Compare a sign, as one of 1.0, on the device."""
     name, device = less.name, less.device
     one = compat.constant(f"{name}/one", _ONE, tf.int32, device)
     zero = compat.constant(f"{name}/zero", 0.0, tf.float32, device)
     both, types = [less.input[0], one.name], {"T": tf.int32, "type": tf.float32}
     bits = compat.made_node(f"{name}/bits", "BitwiseOr", both, device, T=tf.int32)
     sign = compat.made_node(f"{name}/sign", "Bitcast", [bits.name], device, **types)
-    made = compat.copied(less)
-    made.input[0], made.input[1] = sign.name, zero.name
-    made.attr["T"].type = tf.float32.as_datatype_enum
-    return [one, zero, bits, sign, made]
+    for new in (one, zero, bits, sign):
+        graph.add(new, before=less)
+    graph.give(less, [sign.name, zero.name, *waits_of(less)])
+    less.attr["T"].type = tf.float32.as_datatype_enum
+
+
+SIGNS_ON_DEVICE = Pass(find=_signs, change=_on_device)
 
 
 def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
@@ -148,7 +140,7 @@ def _in_host_memory(op: Op, numbers: Collection[int], read: Collection[str]) -> 
 
 def _received(op: Op, read: Collection[str]) -> Op:
     outputs = tuple(
-        replace(t, size=size_of(tf.TensorSpec(t.shape, t.dtype)))
+        replace(t, size=bytes_of(tf.TensorSpec(t.shape, t.dtype)))
         if t.name in read
         else t
         for t in op.outputs

@@ -24,7 +24,7 @@ memory_types.cc; unified virtual addressing in the CUDA driver API.
 """
 
 import ctypes
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -38,13 +38,15 @@ from lms.errors import HostMemoryError
 from lms.ir.graph import GraphView
 from lms.machine.host import PINNED_VARIABLE
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
 from lms.tf.capture.ops import CHEAP, CONTROL_FLOW, READS_VARIABLES
-from lms.tf.passes.copy_on_read import PIECES, copying
+from lms.tf.nodes import COPY_IN, COPY_OUT, Nodes, data_of, float_bytes, source_of
+from lms.tf.passes import Pass, Step
+from lms.tf.passes.compiled import OPEN_COMPILED
+from lms.tf.passes.copy_on_read import COPY_OFF, PIECES, copying
 from lms.units import Bytes, format_bytes
 
 __all__ = [
-    "COPY_IN",
+    "COPY_HOST_VARIABLES",
     "HostVariables",
     "address_of",
     "bytes_on_host",
@@ -56,22 +58,17 @@ __all__ = [
     "move_to_device",
     "move_to_host",
     "take_mark_off",
-    "with_copies_in",
     "write_on_host",
 ]
 
-COPY_IN = "_CopyFromHostToGpu"
-
 # Ops that read each element about once, or a few rows: they read over the link.
-_OVER_LINK = CHEAP | {"GatherV2", "GatherNd"}
+_OVER_LINK = CHEAP | {"GatherV2", "GatherNd", COPY_IN}
 
 # Ops that leave a variable's memory where it is. Other ops, such as calls, may not.
 _KNOWN = (*READS_VARIABLES, *CONTROL_FLOW, *PIECES, "Assign")
 
 # Variables below 64 KiB stay: moving them frees too little.
 _LEAST = 64 * 1024
-
-_TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 
 # Handles of moved variables by identity; addresses and types on the host.
 _moved: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -198,9 +195,7 @@ def _of_its_own(value: Any) -> Any:
 @cache
 def _mover(device: str, dtype: tf.DType) -> Any:
     """Build a function of (handle, value) that moves the value to pinned memory."""
-    pinned = compat.made_node(
-        "pinned", "_CopyFromGpuToHost", ["value"], device, T=dtype
-    )
+    pinned = compat.made_node("pinned", COPY_OUT, ["value"], device, T=dtype)
     assign = compat.made_node(
         "assign", "AssignVariableOp", ["handle", pinned.name], device, dtype=dtype
     )
@@ -232,8 +227,9 @@ class HostVariables:
         cls, variables: Mapping[str, tuple[Any, tf.DType]], besides: Sequence[Any] = ()
     ) -> "HostVariables":
         """Find the captured variables that lie on the host now, without `besides`."""
+        left_out = set(map(id, besides))
         there = (h for h, _ in variables.values() if lies_on_host(h))
-        return cls(tuple(h for h in there if all(h is not each for each in besides)))
+        return cls(tuple(h for h in there if id(h) not in left_out))
 
     @property
     def size(self) -> Bytes:
@@ -261,9 +257,7 @@ def bytes_on_host() -> Bytes:
 def size_of(handle: Any) -> Bytes:
     """Return the bytes of a variable's value; 0 for open shapes and other types."""
     spec = compat.handle_spec(handle)
-    if spec is None or not spec.shape.is_fully_defined() or spec.dtype not in _TYPES:
-        return 0
-    return spec.shape.num_elements() * spec.dtype.size
+    return 0 if spec is None else float_bytes(spec)
 
 
 def movable_to_host(
@@ -315,60 +309,39 @@ def _copied(graph: GraphView) -> set[str]:
     }
 
 
-def with_copies_in(
-    nodes: Sequence[compat.NodeDef], handles: Collection[str], fixed: Collection[str]
-) -> list[compat.NodeDef]:
-    """Insert copies to the card before ops that read a host variable's elements often.
-
-    Args:
-        nodes: The step's nodes; they are not changed.
-        handles: Names of the handles' nodes of variables that lie on the host.
-        fixed: Names of nodes in loops and branches, which stay as they are.
-    """
-    copies: dict[str, str] = {}
-    made: list[compat.NodeDef] = []
-    copied = copying(nodes, handles)
-    reads = {
-        node.name: node
-        for node in nodes
-        if node.op == "ReadVariableOp"
-        and source_of(node.input[0]) in handles
-        and node.name not in copied
-    }
-    changed: list[compat.NodeDef] = []
-    for node in nodes:
-        sources = [n for n in node.input if n.removesuffix(":0") in reads]
-        if node.name not in fixed and node.op not in _OVER_LINK and sources:
-            for name in {source_of(n) for n in sources} - copies.keys():
-                pair = _copy_in(reads[name])
-                made += pair
-                copies[name] = pair[-1].name
-            new = compat.copied(node)
-            for i, name in enumerate(node.input):
-                if name in sources:
-                    new.input[i] = copies[source_of(name)]
-            node = new  # noqa: PLW2901 - its replacement
-        changed.append(node)
-    return [*(_after_copied(node, copies) for node in changed), *made]
+def _read_often(
+    graph: Nodes, step: Step
+) -> Iterator[tuple[compat.NodeDef, compat.NodeDef]]:
+    """Yield (read of a host variable, op that reads each element often)."""
+    copied = copying([*graph], step.on_host)
+    for node in graph:
+        if node.name in step.fixed or node.op in _OVER_LINK:
+            continue
+        for name in dict.fromkeys(data_of(node)):
+            read = graph.get(name)
+            if read is None or read.op != "ReadVariableOp" or read.name in copied:
+                continue
+            if source_of(read.input[0]) in step.on_host:
+                yield read, node
 
 
-def _after_copied(node: compat.NodeDef, copies: Mapping[str, str]) -> compat.NodeDef:
-    """Make a node that waits for a copied read, as updates do, wait for both reads."""
-    more = [f"{n}/lms_host" for n in node.input if n[:1] == "^" and n[1:] in copies]
-    if not more:
-        return node
-    new = compat.copied(node)
-    new.input.extend(more)
-    return new
+def _copy_in(
+    graph: Nodes, _: Step, place: tuple[compat.NodeDef, compat.NodeDef]
+) -> None:
+    """Let an op read a copy on the card; updates wait for both reads."""
+    read, reader = place
+    host, copy = f"{read.name}/lms_host", f"{read.name}/lms_copy"
+    if not graph.get(copy):
+        graph.copy_of(read, host).attr["_output_hostmem"].list.i.append(0)
+        dtype = read.attr["dtype"].type
+        graph.make(copy, COPY_IN, [host], read.device, T=dtype)
+        graph.replace_waits(read.name, [read.name, host])
+    graph.redirect({f"{read.name}:0": copy}, [reader])
 
 
-def _copy_in(read: compat.NodeDef) -> tuple[compat.NodeDef, compat.NodeDef]:
-    """Return a read whose output is marked as host memory, and its copy to the card."""
-    host = compat.copied(read)
-    host.name = f"{read.name}/lms_host"
-    host.attr["_output_hostmem"].list.i.append(0)
-    name, dtype = f"{read.name}/lms_copy", read.attr["dtype"].type
-    return host, compat.made_node(name, COPY_IN, [host.name], read.device, T=dtype)
+COPY_HOST_VARIABLES = Pass(
+    find=_read_often, change=_copy_in, requires=(OPEN_COMPILED, COPY_OFF)
+)
 
 
 @contextmanager

@@ -28,12 +28,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.ir.liveness import working_sets
 from lms.tf import compat
-from lms.tf.capture.loops import full_name, index_of, source_of
 from lms.tf.capture.ops import CONSTANT, INPLACE
-from lms.tf.passes.constant_folding import LARGEST
+from lms.tf.nodes import Nodes, data_of, full_name, index_of, source_of, waits_of
+from lms.tf.passes.constant_folding import LARGEST, folded
 from lms.tf.passes.split_rules import Cut, Shaped, counted, cuts
 from lms.units import Bytes
 
@@ -130,11 +130,7 @@ class Cuts:
             and not (op.replaces_state or op.persistent or op.from_host)
             and results.isdisjoint(tensor.name for tensor in op.outputs)
         }
-        self._folded: set[str] = set()  # ops of constants alone
-        for op in graph.ops:
-            sources = {op_of(name) for name in op.inputs if op.name in pure}
-            if (op.constant or sources) and sources <= self._folded and not op.fixed:
-                self._folded.add(op.name)
+        self._folded = folded(graph.ops, pure)
         self._known: dict[tuple[str, int], list[Cut]] = {}
 
     def of(self, op: Op, parts: int) -> list[Cut]:
@@ -229,7 +225,7 @@ def regions(
     sizes = [replace(size, rows=False, proved=None)]
     sizes += [size] if size.rows or size.proved else []
     steps = [Cuts(graph, nodes, each) for each in sizes]
-    most = size.most
+    most = max(1, size.most)
     needs = dict(zip(graph.by_name, working_sets(graph), strict=True))
     for name in size.scratch.keys() & needs.keys():  # not measured for this graph
         needs[name] += max(0, size.scratch[name] - graph.by_name[name].scratch)
@@ -374,124 +370,97 @@ def with_slices(
         found: The regions, which share no op.
         number: Number of earlier splits of the step, which makes names unique.
     """
-    return list(_Cutter(nodes, graph, found, number).all())
+    region = {name: each for each in found for name in each.cuts}
+    return _Cutter(Nodes(nodes), graph.tensors, region, number).all()
 
 
+@dataclass(frozen=True, slots=True)
 class _Cutter:
     """Makes the nodes of parts, and the nodes that slice and concatenate."""
 
-    def __init__(
-        self,
-        nodes: Sequence[compat.NodeDef],
-        graph: GraphView,
-        found: Sequence[Region],
-        number: int,
-    ) -> None:
-        self._number = number
-        self._nodes = nodes
-        self._tensors = graph.tensors
-        self._region = {name: each for each in found for name in each.cuts}
-        self._made: dict[str, compat.NodeDef] = {}
-        self._constants: dict[tuple[str, str, str], str] = {}
+    _nodes: Nodes
+    _tensors: Mapping[str, Tensor]
+    _region: Mapping[str, Region]
+    _number: int
+    _constants: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
-    def all(self) -> Iterator[compat.NodeDef]:
-        """Yield all nodes."""
-        for node in self._nodes:
-            region = self._region.get(node.name)
-            if region is None:
-                yield self._copied(node, [self._whole(n, node) for n in node.input])
+    def all(self) -> list[compat.NodeDef]:
+        """Return all nodes."""
+        graph, split = self._nodes, list[compat.NodeDef]()
+        for node in graph:
+            if node.name not in self._region:
+                data = [self._whole(name, node.device) for name in data_of(node)]
+                graph.give(node, [*data, *waits_of(node)])
                 continue
-            for part in range(region.parts):
-                yield self._part_of(node, region, part)
-        yield from self._made.values()
+            split.append(node)
+            for part in range(self._region[node.name].parts):
+                new = compat.copied(node, self._inputs(node, part))
+                new.name = _part(node.name, part)
+                graph.add(new, before=node)
+        for node in split:
+            parts = range(self._region[node.name].parts)
+            graph.replace_waits(node.name, [_part(node.name, part) for part in parts])
+            graph.remove(node)
+        return [*graph]
 
-    def _copied(
-        self, node: compat.NodeDef, inputs: Sequence[str], name: str | None = None
-    ) -> compat.NodeDef:
-        new = compat.copied(node, (each for each in inputs if each[0] != "^"))
-        new.name = name or node.name
-        controls = [each for each in inputs if each[0] == "^"]
-        new.input.extend(dict.fromkeys(self._controls(controls)))
-        return new
-
-    def _controls(self, names: Sequence[str]) -> Iterator[str]:
-        for name in names:
-            region = self._region.get(name[1:])
-            if region is None:
-                yield name
-            else:
-                yield from (f"^{_part(name[1:], i)}" for i in range(region.parts))
-
-    def _part_of(
-        self, node: compat.NodeDef, region: Region, part: int
-    ) -> compat.NodeDef:
-        cut = region.cuts[node.name]
-        inputs = []
-        for i, name in enumerate(node.input):
-            if name.startswith("^"):
-                inputs.append(name)
-            elif i in cut.constants:
-                dtype = tf.as_dtype(self._tensors[full_name(node.input[i])].dtype)
-                inputs.append(self._constant(cut.constants[i], dtype, node))
+    def _inputs(self, node: compat.NodeDef, part: int) -> list[str]:
+        """Return the inputs of a node's part."""
+        region = self._region[node.name]
+        cut, inputs = region.cuts[node.name], list[str]()
+        for i, name in enumerate(data_of(node)):
+            if i in cut.constants:
+                dtype = tf.as_dtype(self._tensors[full_name(name)].dtype)
+                inputs.append(self._constant(cut.constants[i], dtype, node.device))
             elif i == cut.counter:
-                inputs.append(self._counter(node, region, part))
+                inputs.append(self._counter(name, region, part, node))
             elif (axis := cut.inputs[i]) is None:
-                inputs.append(self._whole(name, node))
+                inputs.append(self._whole(name, node.device))
             else:
-                inputs.append(self._slice(name, axis, region, part, node))
-        return self._copied(node, inputs, _part(node.name, part))
+                inputs.append(self._slice(name, axis, region, part, node.device))
+        return [*inputs, *waits_of(node)]
 
-    def _whole(self, name: str, reader: compat.NodeDef) -> str:
+    def _whole(self, name: str, device: str) -> str:
         """Return the whole tensor's name; concatenate the tensor if it has parts."""
-        region = None if name.startswith("^") else self._region.get(source_of(name))
-        if region is None:
-            return name
         source, index = source_of(name), index_of(name)
+        if (region := self._region.get(source)) is None:
+            return name
+        parts = [f"{_part(source, i)}:{index}" for i in range(region.parts)]
         axis = region.cuts[source].outputs[index]
-        new = f"{source}{_WHOLE}{index}"
-        if new not in self._made:
-            parts = [f"{_part(source, i)}:{index}" for i in range(region.parts)]
-            self._join(new, parts, axis, self._tensors[full_name(name)].dtype, reader)
-        return new
+        dtype = self._tensors[full_name(name)].dtype
+        return self._join(f"{source}{_WHOLE}{index}", parts, axis, dtype, device)
 
     def _slice(
-        self, name: str, axis: int, region: Region, part: int, reader: compat.NodeDef
+        self, name: str, axis: int, region: Region, part: int, device: str
     ) -> str:
         """Return a part's input: a part, a slice, or slices of parts concatenated."""
         source, index = source_of(name), index_of(name)
         tensor = self._tensors[full_name(name)]
         label = f"/lms{self._number}_{index}_{axis}_{region.parts}_{part}"
-        piece = _Piece(axis, region.parts, part, tensor.dtype, label)
+        piece = _Piece(axis, region.parts, part, tensor.dtype, label, device)
         shape = tensor.shape
         other = self._region.get(source)
         made = axis if other is None else other.cuts[source].outputs[index]
         if other is region and made == axis:
             return f"{_part(source, part)}:{index}"
         if other is None or made == axis:
-            return self._cut(self._whole(name, reader), source, piece, shape, reader)
+            return self._cut(self._whole(name, device), source, piece, shape)
         shape = tuple(s // other.parts if i == made else s for i, s in enumerate(shape))
+        blocks = [
+            self._cut(f"{own}:{index}", own, piece, shape)
+            for own in (_part(source, number) for number in range(other.parts))
+        ]
         new = f"{source}{label}/lms_blocks"
-        if new not in self._made:
-            blocks = [
-                self._cut(f"{own}:{index}", own, piece, shape, reader)
-                for own in (_part(source, number) for number in range(other.parts))
-            ]
-            self._join(new, blocks, made, tensor.dtype, reader)
-        return new
+        return self._join(new, blocks, made, tensor.dtype, device)
 
     def _cut(
-        self,
-        whole: str,
-        source: str,
-        piece: "_Piece",
-        shape: Sequence[int],
-        reader: compat.NodeDef,
+        self, whole: str, source: str, piece: "_Piece", shape: Sequence[int]
     ) -> str:
         """Make a slice, behind a new first axis where it might else be a view."""
+        make, device, types = self._nodes.make, piece.device, {"T": piece.dtype}
         new = f"{source}{piece.label}"
         is_copy = any(size > 1 for size in shape[: piece.axis])
         result = f"{new}{SLICE}" if is_copy else f"{new}{SLICE}_back"
-        if result in self._made:
+        if self._nodes.get(result):
             return result
         sizes = [
             s // piece.parts if i == piece.axis else s for i, s in enumerate(shape)
@@ -500,71 +469,60 @@ class _Cutter:
         begin[piece.axis] = piece.number * sizes[piece.axis]
         if not is_copy:
             begin, sizes = [0, *begin], [1, *sizes]
-            rows = self._new(f"{new}/lms_rows", "ExpandDims", piece.dtype, reader)
-            rows.input.extend([whole, self._constant(0, tf.int32, reader)])
-            rows.attr["Tdim"].type = tf.int32.as_datatype_enum
-            back = self._new(result, "Squeeze", piece.dtype, reader)
-            back.input.append(f"{new}{SLICE}")
+            first = self._constant(0, tf.int32, device)
+            rows, inputs = f"{new}/lms_rows", [whole, first]
+            make(rows, "ExpandDims", inputs, device, **types, Tdim=tf.int32)
+            back = make(result, "Squeeze", [f"{new}{SLICE}"], device, **types)
             back.attr["squeeze_dims"].list.i.append(0)
-            whole = rows.name
-        where = [self._constant(value, tf.int32, reader) for value in (begin, sizes)]
-        cut = self._new(f"{new}{SLICE}", "Slice", piece.dtype, reader)
-        cut.input.extend([whole, *where])
-        cut.attr["Index"].type = tf.int32.as_datatype_enum
+            whole = rows
+        where = [self._constant(value, tf.int32, device) for value in (begin, sizes)]
+        inputs = [whole, *where]
+        make(f"{new}{SLICE}", "Slice", inputs, device, **types, Index=tf.int32)
         return result
 
     def _join(
-        self,
-        new: str,
-        parts: Sequence[str],
-        axis: int,
-        dtype: str,
-        reader: compat.NodeDef,
-    ) -> None:
-        where = self._constant(axis, tf.int32, reader)
-        node = self._new(new, "ConcatV2", dtype, reader)
-        node.input.extend([*parts, where])
-        node.attr["N"].i = len(parts)
-        node.attr["Tidx"].type = tf.int32.as_datatype_enum
+        self, new: str, parts: Sequence[str], axis: int, dtype: str, device: str
+    ) -> str:
+        """Return the name of the parts concatenated, under the name `new`."""
+        if not self._nodes.get(new):
+            inputs = [*parts, self._constant(axis, tf.int32, device)]
+            types = {"T": dtype, "Tidx": tf.int32}
+            node = self._nodes.make(new, "ConcatV2", inputs, device, **types)
+            node.attr["N"].i = len(parts)
+        return new
 
-    def _counter(self, node: compat.NodeDef, region: Region, part: int) -> str:
+    def _counter(
+        self, given: str, region: Region, part: int, node: compat.NodeDef
+    ) -> str:
         """Return the counter, on the host, at which a part's random numbers begin."""
-        given = node.input[region.cuts[node.name].counter or 0]
         if part == 0:
             return given
         made = math.prod(self._tensors[f"{node.name}:0"].shape) // region.parts
-        new = f"{node.name}/lms_counter_{part}"
-        moved = self._new(new, "AddV2", "uint64", node)
-        moved.device = compat.device_name("CPU:0")
         by = [part * made // counted(node), 0]
-        moved.input.extend([given, self._constant(by, tf.uint64, moved)])
-        return new
+        host = compat.device_name("CPU:0")
+        inputs = [given, self._constant(by, tf.uint64, host)]
+        new = f"{node.name}/lms_counter_{part}"
+        return self._nodes.make(new, "AddV2", inputs, host, T=tf.uint64).name
 
-    def _new(
-        self, name: str, op: str, dtype: str, reader: compat.NodeDef
-    ) -> compat.NodeDef:
-        node = compat.made_node(name, op, (), reader.device, T=dtype)
-        self._made[name] = node
-        return node
-
-    def _constant(self, value: Any, dtype: tf.DType, reader: compat.NodeDef) -> str:
+    def _constant(self, value: Any, dtype: tf.DType, device: str) -> str:
         """Return the name of a constant on the reader's device, shared by readers."""
-        key = dtype.name, str(value), reader.device
+        key = dtype.name, str(value), device
         if key not in self._constants:
             name = f"lms{self._number}_constant_{len(self._constants)}"
-            node = compat.constant(name, value, dtype, reader.device)
-            self._constants[key], self._made[name] = name, node
+            self._nodes.add(compat.constant(name, value, dtype, device))
+            self._constants[key] = name
         return self._constants[key]
 
 
 class _Piece(NamedTuple):
-    """A part of a tensor: axis, number of parts, index, type, and name suffix."""
+    """A part of a tensor; `label` is the suffix of its name."""
 
     axis: int
     parts: int
     number: int
     dtype: str
     label: str
+    device: str
 
 
 def _part(name: str, number: int) -> str:

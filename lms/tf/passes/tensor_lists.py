@@ -21,28 +21,46 @@ Sources: list_ops.cc, list_kernels.h and while_v2.py of TensorFlow.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import tensorflow as tf
 
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
-from lms.tf.capture.bound_values import Values, known_shape, size_of
-from lms.tf.capture.loops import Trips, frames_around, index_of, source_of
+from lms.tf.capture.bound_values import Values, known_shape
+from lms.tf.capture.loops import Trips, frames_around
 from lms.tf.capture.ops import ALIAS, PERSISTENT
-from lms.tf.passes.host_lists import COPY_OUT, HostLists, movable_lists
-from lms.units import KIB
+from lms.tf.nodes import COPY_IN, COPY_OUT, bytes_of, data_of, index_of, source_of
+from lms.units import KIB, Bytes
 
-__all__ = ["Lists", "find_lists"]
+__all__ = ["HostLists", "Lists", "find_lists"]
 
 # Elements below 4 KiB stay on the card: moving them frees too little.
 _LEAST = 4 * KIB
 
-_FILLS = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # index of the element
-_TAKES = frozenset({"TensorListPopBack", "TensorListGetItem"})
+_PUSHES, _POPS = "TensorListPushBack", "TensorListPopBack"
+_FILLS = {_PUSHES: 1, "TensorListSetItem": 2}  # index of the element
+_TAKES = frozenset({_POPS, "TensorListGetItem"})
+_MOVED = ALIAS | {_PUSHES, _POPS}  # ops that a list on the host may pass
 _HANDS_ON = ALIAS | _FILLS.keys() | _TAKES | {"AddN", "Add", "AddV2"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLists:
+    """Lists that share their elements and move together.
+
+    Args:
+        pushes: Names of the ops that put elements in.
+        pops: Names of the ops that take elements out, each with the names of the Merge
+            ops that begin its round.
+        size: Bytes of all elements.
+    """
+
+    pushes: tuple[str, ...]
+    pops: tuple[tuple[str, tuple[str, ...]], ...]
+    size: Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +141,36 @@ class _Finder:
             sizes=sizes,
             shared=frozenset(shared),
             unknown=tuple(self._unknown),
-            movable=movable_lists(
-                self._ordered,
-                entries,
-                self._element,
-                partial(self._filled, entries),
-                self._frames,
-            ),
+            movable=self._movable(entries) if compat.has_op(COPY_IN) else (),
         )
+
+    def _movable(self, entries: Mapping[str, compat.NodeDef]) -> tuple[HostLists, ...]:
+        """Find lists that may move to the host; `entries` are as of `_entries`."""
+        readers: dict[str, list[compat.NodeDef]] = defaultdict(list)
+        held: dict[str, list[compat.NodeDef]] = defaultdict(list)
+        begun: dict[tuple[str, ...], list[str]] = defaultdict(list)  # a round's Merges
+        for node in self._ordered:
+            for name in data_of(node):
+                readers[name.removesuffix(":0")].append(node)
+            if node.op == _PUSHES and node.name in entries:
+                held[self._element(node) or ""].append(node)
+        held.pop("", None)
+        for node in self._ordered:
+            for merge in readers[node.name] if node.op == "NextIteration" else ():
+                begun[self._frames[merge.name]].append(merge.name)
+        found: list[HostLists] = []
+        for pushes in held.values():
+            used = [list(_users(entries[push.name], readers)) for push in pushes]
+            if all(map(_is_known, pushes, used)):
+                pops = dict.fromkeys(n.name for u in used for n in u if n.op == _POPS)
+                found.append(
+                    HostLists(
+                        pushes=tuple(push.name for push in pushes),
+                        pops=tuple((n, tuple(begun[self._frames[n]])) for n in pops),
+                        size=max(self._filled(p, entries[p.name]) for p in pushes),
+                    )
+                )
+        return tuple(found)
 
     def _element(self, fill: compat.NodeDef) -> str | None:
         """Return the tensor that an op puts into a list, or None if unfit to move."""
@@ -141,11 +181,9 @@ class _Finder:
             return None
         return None if self._nodes[source_of(name)].op == COPY_OUT else name
 
-    def _filled(
-        self, entries: Mapping[str, compat.NodeDef], fill: compat.NodeDef
-    ) -> int:
+    def _filled(self, fill: compat.NodeDef, enter: compat.NodeDef) -> int:
         """Return bytes of all elements that `fill` puts in; of one if unknown."""
-        rounds = self._elements(fill, entries[fill.name]) or 1
+        rounds = self._elements(fill, enter) or 1
         return rounds * rounded_up(self._bytes(fill.input[_FILLS[fill.op]]))
 
     def _emptied(self, fill: compat.NodeDef) -> str:
@@ -234,8 +272,7 @@ class _Finder:
         """Tell whether an input is a list that the op passes on."""
         if name[0] == "^" or node.op not in _HANDS_ON:
             return False
-        specs, index = self._specs.get(source_of(name)), name.partition(":")[2]
-        return specs is not None and specs[int(index or 0)].dtype == tf.variant
+        return source_of(name) in self._specs and self._spec(name).dtype == tf.variant
 
     def _maker(self, node: compat.NodeDef) -> compat.NodeDef | None:
         """Return the op that made a list; None for an argument."""
@@ -269,10 +306,33 @@ class _Finder:
         return node is not None and node.op == "NextIteration"
 
     def _bytes(self, name: str) -> int:
-        return size_of(self._spec(name))
+        return bytes_of(self._spec(name))
 
     def _shape(self, name: str) -> tuple[int, ...] | None:
         return known_shape(self._spec(name))
 
     def _spec(self, name: str) -> tf.TensorSpec:
         return self._specs[source_of(name)][index_of(name)]
+
+
+def _users(
+    enter: compat.NodeDef, readers: Mapping[str, Sequence[compat.NodeDef]]
+) -> Iterator[compat.NodeDef]:
+    """Yield all ops that the list reaches from its Enter on."""
+    seen, pending = {enter.name}, [enter]
+    while pending:
+        node = pending.pop()
+        outputs = ("", ":1") if node.op == "Switch" else ("",)
+        for reader in (r for end in outputs for r in readers[f"{node.name}{end}"]):
+            if reader.name not in seen:
+                seen.add(reader.name)
+                yield reader
+                if reader.op in _MOVED:
+                    pending.append(reader)
+
+
+def _is_known(push: compat.NodeDef, users: Sequence[compat.NodeDef]) -> bool:
+    """Tell whether `push` alone fills the list, and all others only take elements."""
+    pushes = [node.name for node in users if node.op == _PUSHES]
+    known = _MOVED | {"TensorListLength"}
+    return pushes == [push.name] and all(node.op in known for node in users)

@@ -15,9 +15,9 @@ from lms.ir.graph import GraphView, Op
 from lms.ir.recompute import original_name
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
 from lms.tf.capture.tracing import TracedFunction, input_specs
 from lms.tf.lowering import TracedStep
+from lms.tf.nodes import source_of, waits_of
 
 __all__ = ["RebuiltStep", "planned_step", "rebuild", "run_without_inputs"]
 __all__ += ["with_constants"]
@@ -50,9 +50,8 @@ def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
 def _reading(given: Mapping[str, compat.NodeDef], op: Op) -> compat.NodeDef:
     """The node of an op that is recomputed, or that reads a recomputed tensor."""
     own = given[original_name(op.name)]
-    controls = [name for name in own.input if name.startswith("^")]
     is_copy = own.name != op.name
-    node = compat.copied(own, [*op.inputs, *(() if is_copy else controls)])
+    node = compat.copied(own, [*op.inputs, *(() if is_copy else waits_of(own))])
     node.name = op.name
     return node
 

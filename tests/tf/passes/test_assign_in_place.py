@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from lms.tf.passes.assign_in_place import PLACED
-from lms.tf.passes.host_variables import with_copies_in
-from tests.tf.steps import specialised
+from lms.tf.passes.host_variables import COPY_HOST_VARIABLES
+from tests.tf.steps import changed, specialised
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -82,8 +82,8 @@ def test_updates_wait_for_copies_of_variables_on_the_host() -> None:
         weights.assign_sub(tf.linalg.matmul(x, x))
         return largest
 
-    nodes = specialised(step, tf.ones([8, 8])).nodes
-    (read,) = (node for node in nodes if node.op == "ReadVariableOp")
-    changed = with_copies_in(nodes, {read.input[0]}, ())
-    (update,) = (node for node in changed if node.op == "AssignSubVariableOp")
+    given = specialised(step, tf.ones([8, 8]))
+    (read,) = (node for node in given.nodes if node.op == "ReadVariableOp")
+    nodes = changed(COPY_HOST_VARIABLES, given, on_host={read.input[0]})
+    (update,) = (node for node in nodes if node.op == "AssignSubVariableOp")
     assert {f"^{read.name}", f"^{read.name}/lms_host"} <= set(update.input)

@@ -9,10 +9,10 @@ import lms
 from lms.errors import UnsupportedError
 from lms.tf.capture.tracing import trace
 from lms.tf.lowering import specialise
-from lms.tf.passes.compiled import opened
+from lms.tf.passes.compiled import OPEN_COMPILED
 from lms.tf.rewrite.rebuilding import rebuild
 from tests.room import above_what_is_held
-from tests.tf.steps import DEVICE, grouped, specialised
+from tests.tf.steps import DEVICE, changed, grouped, specialised
 
 pytestmark = pytest.mark.tf
 
@@ -91,9 +91,8 @@ def test_a_call_that_is_returned_or_in_a_loop_stays_as_it_is(
 ) -> None:
     names = [op.name for op in calls(step.own)]
     fixed, outputs = (names, []) if where == "in a loop" else ([], names)
-    nodes, library = opened(step.own.nodes, step.own.library, fixed, outputs)
-    assert nodes == list(step.own.nodes)
-    assert library is step.own.library
+    known = {"fixed": frozenset(fixed), "outputs": outputs}
+    assert changed(OPEN_COMPILED, step.own, **known) == list(step.own.nodes)
 
 
 def test_a_call_of_which_nothing_is_left_is_no_longer_there() -> None:

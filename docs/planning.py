@@ -19,8 +19,7 @@ from lms.ir.resolved import resolve
 from lms.machine.costs import Costs, roofline
 from lms.machine.hardware import Hardware, preset
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, PlannedStep
+from lms.planning.problem import MemoryBudget, PlannedStep, Speeds
 from lms.planning.select import workload_of
 from lms.planning.settings import Settings
 from lms.report import style

@@ -25,8 +25,7 @@ from lms.ir.liveness import lower_bound, peak
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, PlannedStep
+from lms.planning.problem import MemoryBudget, PlannedStep, Speeds
 from lms.planning.select import workload_of
 from lms.planning.settings import read_settings
 

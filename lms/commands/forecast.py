@@ -22,8 +22,7 @@ from lms.machine.costs import roofline
 from lms.machine.hardware import Hardware
 from lms.planning import select
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, PlannedStep, Workload, budget_in
+from lms.planning.problem import MemoryBudget, PlannedStep, Speeds, Workload, budget_in
 from lms.planning.settings import Settings
 from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline

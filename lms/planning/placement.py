@@ -3,11 +3,12 @@
 The walk allocates chunks of a modelled allocator, but swap-ins that start early change
 the places of tensors. So a plan is checked by playing it to the model once more. Plans
 are made until one can be placed: with less capacity, with smaller tensors moving too.
+Each is judged in several regions (`Risk`).
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -15,33 +16,31 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import buffers, peak
 from lms.ir.plan import SwapPlan
 from lms.planning.budget import least_room, plan_within
-from lms.planning.candidates import (
-    Filters,
-    Recompute,
-    movable,
-    small_pool_for,
-    smallest_worth_moving,
-)
+from lms.planning.candidates import movable, small_pool_for, smallest_worth_moving
 from lms.planning.eviction import EvictionRules
-from lms.planning.prefetch import Speeds, copy_in_time
-from lms.planning.risk import (
+from lms.planning.prefetch import copy_in_time
+from lms.planning.problem import (
     NOTHING,
+    Filters,
     FittedPlan,
     Headroom,
+    PlanRequest,
     Risk,
-    judged,
-    middle,
-    regions_of,
-    seconds_of,
+    Speeds,
 )
 from lms.planning.tuning import THOROUGH, TUNING, Effort
 from lms.simulation.allocator import BestFitAllocator, SmallPool
 from lms.simulation.executor import simulate
-from lms.simulation.memory import allocator_peak, allocator_peaks
+from lms.simulation.memory import (
+    Region,
+    allocator_peak,
+    allocator_peaks,
+    peaks_by_region,
+)
 from lms.units import Bytes, Seconds
 
-__all__ = ["PlanRequest", "certain_need", "find_plan", "in_room", "least_plan"]
-__all__ += ["ranked"]
+__all__ = ["certain_need", "find_plan", "in_room", "judged", "least_plan", "middle"]
+__all__ += ["ranked", "regions_of", "seconds_of", "with_likely_peak"]
 
 # An execution order, the chunks kept for small tensors, and a plan of one capacity.
 _Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
@@ -121,25 +120,6 @@ def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
     usual = smallest_worth_moving(peak(graph))
     moving = movable(graph, min_bytes=usual, filters=filters)
     return least_room(graph, movable=moving, min_bytes=usual)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """The terms of a plan.
-
-    Args:
-        budget: Bytes that the step may use, persistent bytes excluded.
-        headroom: Memory of the device beyond the budget.
-        speeds: Seconds of ops and copies.
-        filters: Which ops' outputs may move.
-        recompute: Whether tensors may be recomputed.
-    """
-
-    budget: Bytes
-    headroom: Headroom = NOTHING
-    speeds: Speeds
-    filters: Filters
-    recompute: Recompute = None
 
 
 def find_plan(
@@ -290,3 +270,80 @@ def _in_time(
     for option in early:
         likely = middle(option.peaks)
         yield replace(fitted, plan=option.plan, peak=likely, seconds=None)
+
+
+def seconds_of(fitted: FittedPlan) -> Seconds:
+    """Return the seconds of a plan that was simulated."""
+    assert fitted.seconds is not None
+    return fitted.seconds
+
+
+def judged(
+    graph: GraphView,
+    option: FittedPlan,
+    budget: int,
+    headroom: Headroom,
+    effort: Effort = THOROUGH,
+) -> tuple[int, FittedPlan]:
+    """Return (penalty, the plan with its risk).
+
+    Penalties compare only within one risk: of `PLACE`, the number of regions in which
+    the plan cannot be placed; of `BOUNDS`, its highest peak.
+
+    Args:
+        graph: The graph that the plan is for, in any execution order.
+        option: A plan, and the chunks reserved for small tensors.
+        budget: Bytes of device memory for the step.
+        headroom: Memory of the device beyond the budget.
+        effort: The regions in which the plan is placed.
+    """
+    regions = regions_of(budget, headroom, option.small_pool, effort)
+    peaks = list(peaks_by_region(graph, option.plan, regions))
+    placed = [peak for peak in peaks if peak is not None]
+    if len(placed) < len(regions):
+        return len(regions) - len(placed), replace(option, risk=Risk.PLACE)
+    sure = replace(option, peak=middle(placed), risk=Risk.NONE)
+    if max(placed) > budget + headroom.bound:
+        return max(placed), replace(sure, risk=Risk.BOUNDS)
+    return 0, sure
+
+
+def middle(peaks: Sequence[int]) -> int:
+    """Return the midpoint of the lowest and the highest peak.
+
+    Of ten or more, the outer tenths do not count. A plan may peak higher in another
+    region, where tensors lie elsewhere. The midpoint is nearest to both; a median is
+    one of them.
+    """
+    ranked = sorted(peaks)
+    left_out = len(ranked) * TUNING.outliers_percent // 100
+    return (ranked[left_out] + ranked[-1 - left_out]) // 2
+
+
+def regions_of(
+    budget: int, headroom: Headroom, small_pool: SmallPool, effort: Effort = THOROUGH
+) -> tuple[Region, ...]:
+    """Return the regions to place a plan in: the budget, a little less, and more.
+
+    Best fit takes the smallest chunk that will do, so a little more memory can mean
+    other chunks, other fragments, and a tensor that no fragment can hold.
+    """
+    more = (headroom.free * part // 100 for part in effort.region_percent)
+    sizes = (
+        max(budget * TUNING.region_least_percent // 100, budget + part) for part in more
+    )
+    return tuple(
+        Region(capacity=size, small_pool=small_pool, scratch_first=i % 2 == 1)
+        for i, size in enumerate(dict.fromkeys(sizes))
+    )
+
+
+def with_likely_peak(
+    graph: GraphView, fitted: FittedPlan, budget: int, headroom: Headroom
+) -> FittedPlan:
+    """Return the plan with the midpoint of its peaks in many regions."""
+    sizes = (budget + headroom.free * part // 100 for part in TUNING.likely_percent)
+    regions = [Region(capacity=size, small_pool=fitted.small_pool) for size in sizes]
+    found = peaks_by_region(graph, fitted.plan, regions)
+    peaks = [peak for peak in found if peak is not None]
+    return replace(fitted, peak=middle(peaks)) if peaks else fitted

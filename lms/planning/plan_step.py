@@ -14,9 +14,15 @@ from typing import TypeAlias
 from lms.errors import HostMemoryError
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import completed
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep, Reason, Workload
-from lms.planning.risk import FittedPlan
+from lms.planning.problem import (
+    UNLIMITED,
+    FittedPlan,
+    MemoryBudget,
+    PlannedStep,
+    Reason,
+    Speeds,
+    Workload,
+)
 from lms.planning.select import choose_plan, fits_easily
 from lms.planning.settings import Settings
 from lms.planning.stored_plans import fitted_plan

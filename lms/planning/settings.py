@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
-from lms.planning.candidates import Filters, Recompute
+from lms.planning.problem import Filters, Recompute
 from lms.planning.tflms_rule import LEAST, SyncMode, read_levels
 from lms.units import parse_size
 

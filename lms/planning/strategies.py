@@ -24,24 +24,25 @@ from lms.machine.hardware import preset
 from lms.planning.candidates import movable, smallest_worth_moving
 from lms.planning.eviction import EvictionRules
 from lms.planning.placement import (
-    PlanRequest,
     certain_need,
     find_plan,
     in_room,
+    judged,
     least_plan,
     ranked,
-)
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import UNLIMITED, MemoryBudget
-from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
-from lms.planning.risk import (
-    FittedPlan,
-    Headroom,
-    Risk,
-    judged,
     seconds_of,
     with_likely_peak,
 )
+from lms.planning.problem import (
+    UNLIMITED,
+    FittedPlan,
+    Headroom,
+    MemoryBudget,
+    PlanRequest,
+    Risk,
+    Speeds,
+)
+from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
 from lms.planning.schedule import orders as _orders
 from lms.planning.settings import Settings
 from lms.planning.tuning import QUICK, THOROUGH, TUNING, Effort

@@ -31,8 +31,7 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan
 from lms.planning import candidates
-from lms.planning.problem import UNLIMITED, MemoryBudget
-from lms.planning.risk import FittedPlan
+from lms.planning.problem import UNLIMITED, FittedPlan, MemoryBudget
 from lms.planning.settings import Settings, Thresholds
 from lms.planning.tflms_rule import (
     LEAST,

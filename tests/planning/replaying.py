@@ -15,8 +15,7 @@ from lms.ir.graph import GraphView
 from lms.machine.costs import completed, roofline
 from lms.machine.hardware import Hardware, preset
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import budget_in
+from lms.planning.problem import Speeds, budget_in
 from lms.planning.select import plain_plan, workload_of
 from lms.planning.settings import read_settings
 from lms.simulation.executor import simulate

@@ -14,16 +14,16 @@ from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
-from lms.planning import placement, risk
-from lms.planning.candidates import Filters
-from lms.planning.placement import PlanRequest, find_plan, ranked
-from lms.planning.prefetch import Speeds
-from lms.planning.risk import (
+from lms.planning import placement
+from lms.planning.placement import find_plan, ranked, with_likely_peak
+from lms.planning.problem import (
     NOTHING,
+    Filters,
     FittedPlan,
     Headroom,
+    PlanRequest,
     Risk,
-    with_likely_peak,
+    Speeds,
 )
 from lms.planning.tuning import QUICK
 from lms.simulation.allocator import NO_POOL
@@ -100,7 +100,7 @@ def test_a_quick_plan_is_tried_in_fewer_regions_and_stays_within_bounds(
         return peaks_by_region(graph, plan, regions)
 
     graph = drawn()
-    monkeypatch.setattr(risk, "peaks_by_region", counted)
+    monkeypatch.setattr(placement, "peaks_by_region", counted)
     budget = peak(graph) * 6 // 10
     planned(graph, budget, Headroom(free=budget // 10))
     assert max(tried) > 3
@@ -183,7 +183,7 @@ def test_the_peak_that_is_promised_is_near_to_all_that_are_likely(
     peaks: list[int | None], promised: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = drawn()
-    monkeypatch.setattr(risk, "peaks_by_region", lambda *_: iter(peaks))
+    monkeypatch.setattr(placement, "peaks_by_region", lambda *_: iter(peaks))
     assert with_likely_peak(graph, FITTED, peak(graph), NOTHING).peak == promised
 
 

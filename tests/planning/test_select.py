@@ -10,9 +10,7 @@ from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
 from lms.planning import strategies as budget_search
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, budget_in
-from lms.planning.risk import FittedPlan, Risk
+from lms.planning.problem import FittedPlan, MemoryBudget, Risk, Speeds, budget_in
 from lms.planning.select import choose_plan, workload_of
 from lms.planning.settings import read_settings
 from lms.planning.strategies import best_plan

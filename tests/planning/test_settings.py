@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lms.planning.candidates import Filters
+from lms.planning.problem import Filters
 from lms.planning.settings import Settings, Thresholds, read_settings
 from lms.units import MIB
 

@@ -12,10 +12,8 @@ from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import Costs, roofline
 from lms.machine.hardware import preset
 from lms.planning import strategies
-from lms.planning.candidates import Filters
-from lms.planning.placement import PlanRequest, find_plan
-from lms.planning.prefetch import Speeds
-from lms.planning.risk import FittedPlan, seconds_of
+from lms.planning.placement import find_plan, seconds_of
+from lms.planning.problem import Filters, FittedPlan, PlanRequest, Speeds
 from lms.planning.schedule import orders
 from lms.planning.strategies import best_plan
 from lms.units import MIB

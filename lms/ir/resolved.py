@@ -17,14 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lms.ir.graph import GraphView, Op
+from lms.ir.graph import GraphView, Op, per_graph
 from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 
 __all__ = ["Residency", "ResolvedPlan", "ResolvedSwap", "ResolvedSwapIn", "resolve"]
-
-_MEMO = "resolved"
-_ORDER_MEMO = "resolved order"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +121,9 @@ class _Order(NamedTuple):
     staying: tuple[Residency, ...]
 
 
+@per_graph(most=1)
 def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
     """Turn a plan's names into positions and spans.
-
-    The last result is cached with the graph.
 
     Args:
         graph: The graph that the plan is for (`planned_graph`), in any execution order.
@@ -145,14 +141,7 @@ def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
         >>> [(life.start, life.end) for life in resolved.residencies]
         [(0, 1), (2, 3)]
     """
-    known: ResolvedPlan | None = graph.memo.get(_MEMO)
-    if known is None or known.plan is not plan:
-        known = _resolved(graph.reordered(plan.order), plan)
-        graph.memo[_MEMO] = known
-    return known
-
-
-def _resolved(ordered: GraphView, plan: SwapPlan) -> ResolvedPlan:
+    ordered = graph.reordered(plan.order)
     order = _order(ordered)
     chain = tuple(order.position[name] for name in plan.chain)
     link_of = {name: i for i, name in enumerate(plan.chain)}
@@ -168,15 +157,14 @@ def _resolved(ordered: GraphView, plan: SwapPlan) -> ResolvedPlan:
     )
 
 
+@per_graph()
 def _order(ordered: GraphView) -> _Order:
-    if _ORDER_MEMO not in ordered.memo:
-        found = buffers(ordered)
-        ordered.memo[_ORDER_MEMO] = _Order(
-            position={op.name: i for i, op in enumerate(ordered.ops)},
-            buffers={buffer.root: buffer for buffer in found},
-            staying=tuple(_staying(buffer, len(ordered.ops)) for buffer in found),
-        )
-    return ordered.memo[_ORDER_MEMO]
+    found = buffers(ordered)
+    return _Order(
+        position={op.name: i for i, op in enumerate(ordered.ops)},
+        buffers={buffer.root: buffer for buffer in found},
+        staying=tuple(_staying(buffer, len(ordered.ops)) for buffer in found),
+    )
 
 
 def _staying(buffer: Buffer, steps: int) -> Residency:

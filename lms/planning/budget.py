@@ -9,7 +9,7 @@ Known weakness: copies are free, and tensors are back just before they are read;
 
 from collections.abc import Callable, Mapping, Sequence
 
-from lms.ir.graph import GraphView
+from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import large_ops
@@ -72,15 +72,13 @@ def least_room(
     return most, largest or "the step's small ops"
 
 
+@per_graph()
 def _outline(
     graph: GraphView, min_bytes: int
 ) -> tuple[tuple[str, ...], Sequence[Step]]:
-    """Return the chain and its steps, cached with the graph."""
-    memo = graph.memo.setdefault("outlines", {})
-    if min_bytes not in memo:
-        chain = large_ops(graph, min_bytes=min_bytes)
-        memo[min_bytes] = chain, split_into_steps(graph, chain)
-    return memo[min_bytes]
+    """Return the chain and its steps."""
+    chain = large_ops(graph, min_bytes=min_bytes)
+    return chain, split_into_steps(graph, chain)
 
 
 def _swaps(

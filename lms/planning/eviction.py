@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lms.ir.graph import GraphView, Op
+from lms.ir.graph import GraphView, Op, per_graph
 from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes, written_over
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import BestFitAllocator, rounded_up
@@ -32,8 +32,6 @@ __all__ = [
     "walk_within",
 ]
 
-
-_MEMO = "course"
 
 # Factor on the cost of evicting a buffer that is to leave anyway.
 _OF_LEAVING = 0.01
@@ -169,7 +167,7 @@ def walk_within(
         below = arena().below
     except MemoryError:  # not even the pool of small tensors fits
         return None
-    course = _known_course(graph, steps, movable, rules.leaving, below)
+    course = _course(graph, steps, movable, rules.leaving, below)
     drops: dict[int, set[int]] = {}
     leave, walks = _leaving(graph, steps, rules.leaving), rules.walks
     compacted: set[int] = set()
@@ -245,31 +243,17 @@ class _Course:
     may_move: Sequence[bool]
 
 
-def _known_course(
+@per_graph(most=1)  # many capacities are tried in a row
+def _course(
     graph: GraphView,
     steps: Sequence[Step],
     movable: frozenset[str],
     leaving: Mapping[str, str],
     below: Bytes,
 ) -> _Course:
-    """Return the course; the last one is cached, since many capacities are tried."""
-    key, known = (movable, leaving, below), graph.memo.get(_MEMO)
-    if known is None or known[0] is not steps or known[1] != key:
-        # Small tensors that stay have chunks in the pool, and are left out.
-        large = [b.size >= below or b.root in leaving for b in buffers(graph)]
-        known = steps, key, _course(graph, steps, movable, large, below)
-        graph.memo[_MEMO] = known
-    return known[2]
-
-
-def _course(
-    graph: GraphView,
-    steps: Sequence[Step],
-    movable: frozenset[str],
-    large: Sequence[bool],
-    below: Bytes,
-) -> _Course:
     live = buffers(graph)
+    # Small tensors that stay have chunks in the pool, and are left out.
+    large = [b.size >= below or b.root in leaving for b in live]
     events = _events(graph, live, large, below)
     may_move = [buffer.root in movable for buffer in live]
     following: dict[int, int] = {}  # buffer -> the next step that reads it

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from lms.ir.graph import GraphView
+from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import buffers, peak
 from lms.ir.plan import SwapPlan
 from lms.planning.budget import least_room, plan_within
@@ -102,18 +102,15 @@ def in_room(
     return FittedPlan(plan=plan, small_pool=small_pool, peak=reached)
 
 
+@per_graph()
 def certain_need(graph: GraphView) -> Bytes:
     """Return a proved lower bound on any plan's bytes: the largest op's need.
 
     All other tensors are taken to be out.
     """
-    known = graph.memo.get("certain need")
-    if known is None:
-        every = frozenset(buffer.root for buffer in buffers(graph))
-        usual = smallest_worth_moving(peak(graph))
-        known, _ = least_room(graph, movable=every, min_bytes=usual)
-        graph.memo["certain need"] = known
-    return known
+    every = frozenset(buffer.root for buffer in buffers(graph))
+    usual = smallest_worth_moving(peak(graph))
+    return least_room(graph, movable=every, min_bytes=usual)[0]
 
 
 def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:

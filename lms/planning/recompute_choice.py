@@ -33,7 +33,7 @@ from operator import itemgetter
 import numpy as np
 import numpy.typing as npt
 
-from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.graph import GraphView, Op, op_of, per_graph
 from lms.ir.liveness import Buffer, buffers, memory_curve
 from lms.ir.recompute import Recomputed, copy_name, original_name
 from lms.machine.costs import Costs
@@ -142,13 +142,16 @@ class StepAsItIs:
     Args:
         graph: The step in the execution order to obey.
         costs: Seconds of each op.
-        terms: Terms of the choice.
+        least: As in `Terms`.
+        cheap: As in `Terms`.
     """
 
-    def __init__(self, graph: GraphView, costs: Costs, terms: Terms) -> None:
+    def __init__(
+        self, graph: GraphView, costs: Costs, least: Bytes, *, cheap: bool
+    ) -> None:
         self.graph = graph
         self.costs = costs
-        self.least = terms.least
+        self.least = least
         self.buffers = {buffer.root: buffer for buffer in buffers(graph)}
         self.made: dict[str, list[Buffer]] = {}
         self.read: dict[str, list[str]] = {}
@@ -158,7 +161,7 @@ class StepAsItIs:
             self.read[op.name] = list(dict.fromkeys(graph.roots[x] for x in op.inputs))
         taken = [0.0, *(costs.of(op.name) for op in graph.ops)]
         self.begins = list(accumulate(taken))  # seconds, of each op and of the end
-        self._cheap = terms.cheap
+        self._cheap = cheap
         self._written: dict[str, int] = {}  # variable -> its first write
         for position, op in enumerate(graph.ops):
             for handle in op.writes:
@@ -328,11 +331,9 @@ def choose_fates(
     Returns:
         The choice; empty if the step fits, or no tensor can be recomputed in time.
     """
-    # Calls differ in these terms. The value keeps `costs` alive, so its id is unique.
-    key = f"step as it is, {terms.least}, {terms.cheap}, {id(costs)}"
-    step = graph.memo.get(key) or StepAsItIs(graph, costs, terms)
-    if before is None:  # else the graph is one of many, and a cycle would keep it
-        graph.memo[key] = step
+    # A graph with copies is one of many, and a cycle would keep it.
+    facts_of = per_graph()(StepAsItIs) if before is None else StepAsItIs
+    step = facts_of(graph, costs, terms.least, cheap=terms.cheap)
     chosen = Chosen(step, terms.budget)
     large = [
         step.buffers[root]

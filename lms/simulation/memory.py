@@ -11,13 +11,13 @@ Known weakness: positions, not seconds. A new value of a variable that is read a
 was assigned is taken to die with its last reader.
 """
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from lms.ir.graph import GraphView, Op
+from lms.ir.graph import GraphView, Op, per_graph
 from lms.ir.liveness import new_value, reused_bytes, written_over
 from lms.ir.plan import SwapPlan
 from lms.ir.resolved import Residency, ResolvedPlan, resolve
@@ -32,10 +32,6 @@ __all__ = [
     "peaks_by_region",
     "simulate_memory",
 ]
-
-
-_MEMO = "requests"
-_PLANS = 6  # most plans of a graph whose requests are cached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,20 +171,9 @@ def allocator_curve(
     return None if used is None else tuple(used)
 
 
+@per_graph(most=6)  # a plan is tried in several regions
 def _requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:
-    """Return the requests of at least `least` bytes, by position, ascending.
-
-    Requests of the last plans are cached: a plan is tried in several regions.
-    """
-    known = graph.memo.setdefault(_MEMO, deque(maxlen=_PLANS))
-    for tried, pieces, requests in known:
-        if tried is plan and pieces == least:
-            return requests
-    known.append((plan, least, _find_requests(graph, plan, least)))
-    return known[-1][2]
-
-
-def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:
+    """Return the requests of at least `least` bytes, by position, ascending."""
     resolved = resolve(graph, plan)
     starts: dict[int, list[tuple[int, Residency]]] = defaultdict(list)
     ends: dict[int, list[tuple[int, Residency]]] = defaultdict(list)

@@ -137,12 +137,12 @@ def find_plan(
         The plan; None if none can be placed.
     """
     rules = replace(rules or EvictionRules(), walks=effort.walks)
-    sure = _surest(graph, request, rules, effort)
+    penalty, sure = _surest(graph, request, rules, effort)
     if not sure:
         return None
     if len(sure) > 1:
         sure = ranked([_played(graph, option, request.speeds) for option in sure])
-    timed = _in_time(graph, sure[0], request, effort)
+    timed = [sure[0], *_in_time(graph, sure[0], request, penalty, effort)]
     return ranked([_played(graph, option, request.speeds) for option in timed])[0]
 
 
@@ -171,8 +171,8 @@ def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:
 
 def _surest(
     graph: GraphView, request: PlanRequest, rules: EvictionRules, effort: Effort
-) -> list[FittedPlan]:
-    """Return a few plans without risk, or else the one plan of least risk.
+) -> tuple[int, list[FittedPlan]]:
+    """Return (0, a few plans without risk), or else (penalty, the plan of least risk).
 
     A tight budget may allow no sure plan. The plan of least risk exceeds the bound by
     least, or is placed in most regions.
@@ -180,26 +180,25 @@ def _surest(
     sure: list[FittedPlan] = []
     others: list[tuple[int, FittedPlan]] = []
     for alike in _placements(graph, request, rules):
-        found = 0
+        before, is_enough = len(sure), False
         for option in alike:
-            beyond_by, fitted = judged(
+            penalty, fitted = judged(
                 graph, option, request.budget, request.headroom, effort
             )
             if fitted.risk is Risk.NONE:
                 sure.append(fitted)
-                found += 1
             else:
-                others.append((beyond_by, fitted))
-            if found == TUNING.alike_plans or len(sure) == effort.compared:
+                others.append((penalty, fitted))
+            is_enough = len(sure) == effort.compared
+            is_enough |= len(sure) + len(others) >= effort.placed
+            if is_enough or len(sure) - before == TUNING.alike_plans:
                 break
-            if len(sure) + len(others) >= effort.placed:
-                break
-        if len(sure) == effort.compared:
-            return sure
-        if len(sure) + len(others) >= effort.placed:
+        if is_enough:
             break
-    best = sorted(others, key=lambda other: (other[1].risk, other[0]))
-    return sure or [option for _, option in best[:1]]
+    if sure or not others:
+        return 0, sure
+    penalty, fitted = min(others, key=lambda other: (other[1].risk, other[0]))
+    return penalty, [fitted]
 
 
 def _placements(
@@ -248,22 +247,23 @@ def _placed(
 
 
 def _in_time(
-    graph: GraphView, fitted: FittedPlan, request: PlanRequest, effort: Effort
+    graph: GraphView,
+    fitted: FittedPlan,
+    request: PlanRequest,
+    penalty: int,
+    effort: Effort,
 ) -> Iterator[FittedPlan]:
-    """Yield the plan, then plans with swap-ins that start in time."""
+    """Yield plans with swap-ins that start in time, of no higher penalty."""
     headroom = NOTHING if fitted.risk is Risk.PLACE else request.headroom
-    regions = regions_of(request.budget, headroom, fitted.small_pool, effort)
-    peaks = allocator_peaks(graph, fitted.plan, regions)
-    assert peaks is not None  # it was placed in these regions before
+    bound = request.budget + headroom.bound
     early = copy_in_time(
         graph,
         fitted.plan,
         request.speeds,
-        bound=max(request.budget + headroom.bound, *peaks),
-        regions=regions,
+        bound=penalty if fitted.risk is Risk.BOUNDS else bound,
+        regions=regions_of(request.budget, headroom, fitted.small_pool, effort),
         tries=effort.early_tries,
     )
-    yield replace(fitted, peak=middle(peaks))
     for option in early:
         likely = middle(option.peaks)
         yield replace(fitted, plan=option.plan, peak=likely, seconds=None)

@@ -330,16 +330,13 @@ def plan_by_budget(
     may_wait = (True, False) if can_come_last(graph) else (True,)
     orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
     found: list[FittedPlan] = []
-    sure: list[FittedPlan] = []
-    for percent in TUNING.taken_percent:
-        if percent == _ALL and sure:
-            return ranked(sure)[0]
+    for percent in (TUNING.taken_percent, _ALL):
         option = _least_doubted(orders, _request(settings, budget, speeds, percent))
         if option is None:
             continue
-        found.append(option)
         if option.risk is Risk.NONE and percent < _ALL:
-            sure.append(option)
+            return option
+        found.append(option)
     every = [order for family in orders for order in family()]
     least, placed, op_name = least_plan(every, filters=settings.filters)
     is_enough = budget.device_has(least) and least <= budget.step
@@ -371,25 +368,22 @@ def _least_recomputing(
     hardware = preset(_REFERENCE)
     speeds = Speeds(costs=roofline(orders[0], hardware), hardware=hardware)
     rooms = [least * percent // 100 for percent in TUNING.least_recompute_percent]
-    found = {least: replace(sure, seconds=None)}
+    tried: dict[Bytes, FittedPlan | None] = {}
 
-    def is_too_small(step: Bytes) -> bool:
-        room = MemoryBudget(total=step, margin=0, persistent=0)
-        request = _request(settings, room, speeds, TUNING.taken_percent[0])
-        free = step // TUNING.least_budget_part
-        headroom = Headroom(free=free, bound=UNLIMITED)
-        option = _first_sure(orders, replace(request, headroom=headroom))
-        if option is not None:
-            found[step] = replace(option, seconds=None)
-        return option is None
+    def planned(step: Bytes) -> FittedPlan | None:
+        if step not in tried:
+            room = MemoryBudget(total=step, margin=0, persistent=0)
+            request = _request(settings, room, speeds, TUNING.taken_percent)
+            headroom = Headroom(free=step // TUNING.least_budget_part, bound=UNLIMITED)
+            tried[step] = _first_sure(orders, replace(request, headroom=headroom))
+        return tried[step]
 
-    if is_too_small(rooms[0]):  # failing takes longest, and smaller ones fail too
-        return least, found[least]
-    last = bisect_left(rooms, 1, 1, key=is_too_small)
-    if last > 1 and rooms[last - 2] not in found:
-        is_too_small(rooms[last - 2])
-    step = min((room for room in found if room not in rooms[last - 1 :]), default=least)
-    return step, found[step]
+    if planned(rooms[0]) is None:  # failing takes longest, and smaller ones fail too
+        return least, sure
+    last = bisect_left(rooms, x=True, lo=1, key=lambda room: planned(room) is None)
+    planned(rooms[max(0, last - 2)])
+    step = min((room for room in rooms[: last - 1] if tried.get(room)), default=least)
+    return step, replace(tried.get(step) or sure, seconds=None)
 
 
 def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:

@@ -119,8 +119,8 @@ def reused_bytes(op: Op, dying: Sequence[int]) -> int:
 
 def written_over(
     op: Op, roots: Mapping[str, str], dying: Mapping[str, int]
-) -> str | None:
-    """Return the buffer that an op's largest output reuses; None if there is none.
+) -> tuple[str, str] | None:
+    """Return (the op's largest output, the dying input that it reuses), if it does.
 
     Of several buffers the first of the op's inputs is reused (TensorFlow's
     `forward_input_or_allocate_output`, op_kernel.cc).
@@ -137,13 +137,14 @@ def written_over(
         >>> add = Op(name="add", type="Add", inputs=inputs, outputs=made, inplace=True)
         >>> same = {"a:0": "a:0", "b:0": "b:0"}
         >>> written_over(add, same, {"b:0": 8, "a:0": 8})
-        'a:0'
+        ('add:0', 'a:0')
     """
     made = op.reusing
     if made is None:
         return None
     own = (roots[name] for name in op.inputs)
-    return next((root for root in own if dying.get(root) == made.size), None)
+    fitting = (root for root in own if dying.get(root) == made.size)
+    return next(((made.name, root) for root in fitting), None)
 
 
 def new_value(op: Op) -> str | None:

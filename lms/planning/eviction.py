@@ -306,11 +306,9 @@ def _event(
 ) -> _Event:
     own = {live[i].root: i for i in made}
     inputs = {live[i].root: i for i in dying if i not in made}  # others have no reader
-    over = written_over(op, roots, {root: live[i].size for root, i in inputs.items()})
-    heir = None
-    output = op.reusing
-    if over is not None and output is not None and output.name in own:
-        heir = own[output.name], inputs[over]
+    sizes = {root: live[i].size for root, i in inputs.items()}
+    output, over = written_over(op, roots, sizes) or ("", "")
+    heir = (own[output], inputs[over]) if output in own else None
     return _Event(
         taken=[i for i in made if heir is None or i != heir[0]],
         heir=heir,

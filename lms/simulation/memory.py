@@ -211,18 +211,14 @@ def _take(
     held: dict[int, int],
 ) -> list[tuple[int, int]]:
     """Return the chunks to allocate at an op; one output may reuse a dying input."""
-    first = op.reusing.name if op.reusing else None
-    dying = {
-        life.root: (key, life.size)
-        for key, life in ending
-        if first is not None and life.dies_at is not None
-    }
-    over = written_over(op, roots, {root: size for root, (_, size) in dying.items()})
+    dying = {life.root: key for key, life in ending if life.dies_at is not None}
+    sizes = {life.root: life.size for _, life in ending if life.root in dying}
+    output, over = written_over(op, roots, sizes) or (None, "")
     taken: list[tuple[int, int]] = []
     # Swap-ins that start beside the op come first: their tensors were made earlier.
     for key, life in starting:
-        if over is not None and life.root == first:
-            held[key] = held.pop(dying[over][0])
+        if life.root == output:
+            held[key] = held.pop(dying[over])
         else:
             taken.append((key, life.size))
             held[key] = key

@@ -15,7 +15,6 @@ from lms.errors import HostMemoryError
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import completed
 from lms.planning.problem import (
-    UNLIMITED,
     FittedPlan,
     MemoryBudget,
     PlannedStep,
@@ -168,4 +167,4 @@ def _peak(fitted: FittedPlan, timeline: Timeline) -> Bytes:
     """
     if all(swap.release is not None for swap in fitted.plan.swaps):
         return fitted.peak
-    return timeline.allocator_peak(capacity=UNLIMITED) or fitted.peak
+    return timeline.chunks_peak or fitted.peak

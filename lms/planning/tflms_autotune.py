@@ -130,7 +130,7 @@ def _searched(
     if "swapin_ahead" in free:
         rule = _largest(rule, "swapin_ahead", trials.levels, fits)
     if "swapin_groupby" in free:
-        rule = _grouped(rule, trials.levels, fits)
+        rule = _with_gap(rule, trials.levels, fits)
     return rule
 
 
@@ -149,7 +149,7 @@ def _largest(
     return rule
 
 
-def _grouped(
+def _with_gap(
     rule: ThresholdRule, count: int, fits: Callable[[ThresholdRule], bool]
 ) -> ThresholdRule:
     """Halve the gap between readers of one copy until the rule fits, as TFLMS does."""

@@ -47,7 +47,6 @@ __all__ = [
     "LevelledGraph",
     "SyncMode",
     "ThresholdRule",
-    "can_wait",
     "level_graph",
     "levels",
     "plan_by_rule",
@@ -138,7 +137,7 @@ def level_graph(
     )
 
 
-def can_wait(op: Op) -> bool:
+def _can_wait(op: Op) -> bool:
     """Tell whether an op can be made to wait, or be waited for.
 
     An alias, a persistent op or a part of a loop cannot.
@@ -171,7 +170,7 @@ def _serialized(
     chosen = {number for item in wanted for number in read_levels(item, count)}
     touched = [0] * count
     for op in graph.ops:
-        if can_wait(op):
+        if _can_wait(op):
             made = [tensor.name for tensor in op.outputs]
             names = dict.fromkeys([*op.inputs, *made])
             touched[level[op.name]] += sum(graph.tensors[name].size for name in names)
@@ -363,7 +362,7 @@ def _release(
     }
     behind = range(levelled.start[levelled.level[made] + 1], len(ops))
     for position in (*sorted(near), *behind):
-        if can_wait(ops[position]) and position > made:
+        if _can_wait(ops[position]) and position > made:
             return ops[position].name
     return None
 
@@ -412,7 +411,7 @@ def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int
 
 def _can_trigger(levelled: LevelledGraph, position: int, reader: int) -> bool:
     op = levelled.graph.ops[position]
-    return can_wait(op) and position < reader
+    return _can_wait(op) and position < reader
 
 
 def _without_circles(

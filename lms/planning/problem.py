@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from functools import cache
-from typing import Literal, TypeAlias
 
 from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import old_values
@@ -25,14 +24,10 @@ from lms.simulation.timeline import Timeline
 from lms.units import MIB, Bytes, Seconds
 
 __all__ = ["NOTHING", "UNLIMITED", "Filters", "FittedPlan", "Headroom", "MemoryBudget"]
-__all__ += ["PlanRequest", "PlannedStep", "Reason", "Recompute", "Risk", "Speeds"]
+__all__ += ["PlanRequest", "PlannedStep", "Reason", "Risk", "Speeds"]
 __all__ += ["Workload", "budget_in"]
 
 UNLIMITED = 1 << 62
-
-Recompute: TypeAlias = Literal["cheap"] | bool | None
-"""Whether tensors are recomputed: None where that is best; True wherever possible;
-"cheap" where that is best, only by ops that take about as long as copying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,14 +148,15 @@ class PlanRequest:
         headroom: Memory of the device beyond the budget.
         speeds: Seconds of ops and copies.
         filters: Which ops' outputs may move.
-        recompute: Whether tensors may be recomputed.
+        recompute: Whether tensors are recomputed: None where that is best; True
+            wherever possible.
     """
 
     budget: Bytes
     headroom: Headroom = NOTHING
     speeds: Speeds
     filters: Filters
-    recompute: Recompute = None
+    recompute: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from lms.ir.graph import GraphView, op_of
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware
 from lms.units import MIB, Bytes, Seconds
 
 __all__ = ["Step", "least_seconds", "step_of"]

@@ -22,8 +22,7 @@ from experiments.subjects import NAMES
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound, peak
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Speeds
 from lms.planning.select import workload_of

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from lms.errors import HostMemoryError
 from lms.ir.plan import planned_graph, validate_plan
-from lms.machine.costs import completed
+from lms.machine.hardware import completed
 from lms.planning.problem import (
     FittedPlan,
     MemoryBudget,

@@ -15,8 +15,7 @@ from functools import cache
 from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import old_values
 from lms.ir.plan import SwapPlan
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import SmallPool
 from lms.simulation.memory import MemoryTimeline, simulate_memory

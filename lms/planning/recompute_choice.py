@@ -36,8 +36,7 @@ import numpy.typing as npt
 from lms.ir.graph import GraphView, Op, op_of, per_graph
 from lms.ir.liveness import Buffer, buffers, memory_curve
 from lms.ir.recompute import Recomputed, copy_name, original_name
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware
 from lms.planning.tuning import TUNING
 from lms.units import Bytes, Seconds
 

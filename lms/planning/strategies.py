@@ -19,8 +19,7 @@ from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import with_recomputed
 from lms.ir.write_guard import can_come_last
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning.candidates import movable, smallest_worth_moving
 from lms.planning.eviction import EvictionRules
 from lms.planning.placement import (

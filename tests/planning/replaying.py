@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
-from lms.machine.costs import completed, roofline
-from lms.machine.hardware import Hardware, preset
+from lms.machine.hardware import Hardware, completed, preset, roofline
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import Speeds, budget_in
 from lms.planning.select import plain_plan, workload_of

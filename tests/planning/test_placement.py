@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning import placement
 from lms.planning.placement import find_plan, ranked, with_likely_peak
 from lms.planning.problem import (

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning import stored_plans as plan_cache
 from lms.planning.problem import FittedPlan, MemoryBudget, Speeds, budget_in
 from lms.planning.select import choose_plan, workload_of

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware
 from lms.planning.budget import least_room
 from lms.planning.candidates import movable
 from lms.planning.prefetch import copy_in_time, start_in_time

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.ir.liveness import buffers, peak
 from lms.ir.recompute import original_name, with_recomputed
-from lms.machine.costs import Costs
-from lms.machine.hardware import preset
+from lms.machine.hardware import Costs, preset
 from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
 from tests.graphs import graph_of
 from tests.planning.stored import read_step

@@ -7,8 +7,7 @@ import pytest
 
 from lms.errors import BudgetError
 from lms.ir.plan import planned_graph, validate_plan
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning import strategies as budget_search
 from lms.planning.problem import FittedPlan, MemoryBudget, Risk, Speeds, budget_in
 from lms.planning.select import choose_plan, workload_of

@@ -9,8 +9,7 @@ from lms.errors import BudgetError, PlanError
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.ir.recompute import Recomputed
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep, Reason, Speeds
 from lms.planning.select import workload_of

@@ -9,8 +9,7 @@ import pytest
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
-from lms.machine.costs import Costs, roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import Costs, preset, roofline
 from lms.planning import strategies
 from lms.planning.placement import find_plan, seconds_of
 from lms.planning.problem import Filters, FittedPlan, PlanRequest, Speeds

@@ -12,8 +12,7 @@ from lms.errors import PlanError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware
 from lms.planning.candidates import movable
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline

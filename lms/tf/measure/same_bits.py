@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op
-from lms.machine.costs import moved_bytes
+from lms.machine.hardware import moved_bytes
 from lms.tf import compat
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.microbenchmark import Bench, sizes_of

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op
-from lms.machine.costs import moved_bytes
+from lms.machine.hardware import moved_bytes
 from lms.report.progress import track
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat

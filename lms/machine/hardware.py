@@ -31,8 +31,8 @@ from lms.ir.graph import GraphView, Op
 from lms.ir.recompute import original_name
 from lms.units import MIB, Bytes, Seconds
 
-__all__ = ["LINKS", "PRESETS", "Costs", "Hardware", "LinkRates", "completed"]
-__all__ += ["moved_bytes", "preset", "roofline"]
+__all__ = ["LINKS", "PRESETS", "Costs", "Hardware", "LinkRates", "moved_bytes"]
+__all__ += ["preset", "roofline"]
 
 
 def _check(
@@ -252,22 +252,6 @@ class Costs:
     def total(self) -> Seconds:
         """Seconds of all ops one after the other."""
         return sum(self.seconds.values())
-
-
-def completed(costs: Costs, graph: GraphView, hardware: Hardware) -> Costs:
-    """Add roofline costs for ops that have no costs yet.
-
-    Args:
-        costs: Seconds of the step's ops.
-        graph: The step with ops that a plan added.
-        hardware: The device.
-    """
-    new = [op.name for op in graph.ops if original_name(op.name) not in costs.seconds]
-    if not new:
-        return costs
-    added = roofline(graph, hardware).seconds
-    known = {name: added[name] for name in new if name in added}
-    return Costs(seconds={**costs.seconds, **known}, source=costs.source)
 
 
 def roofline(graph: GraphView, hardware: Hardware) -> Costs:

@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 from lms.errors import HostMemoryError
 from lms.ir.plan import planned_graph, validate_plan
-from lms.machine.hardware import completed
 from lms.planning.problem import (
     FittedPlan,
     MemoryBudget,
@@ -126,8 +125,7 @@ def _predicted(
     graph = planned_graph(workload.graph, plan)
     validate_plan(graph, plan)
     memory = simulate_memory(graph, plan)
-    costs = completed(speeds.costs, graph, speeds.hardware)
-    timeline = simulate(graph, plan, costs, speeds.hardware)
+    timeline = simulate(graph, plan, speeds.costs, speeds.hardware)
     return PlannedStep(
         workload=workload,
         budget=budget,

@@ -24,12 +24,9 @@ RECOMPUTE_WORDS = {"auto": None, "always": True, "never": False}
 class Thresholds:
     """Thresholds of IBM's rule, by TFLMS's names; None is tuned as TFLMS does.
 
+    The first four are those of `ThresholdRule`.
+
     Args:
-        swapout_threshold: Levels between a tensor's producer and a reader, above which
-            the reader reads a swapped-in copy.
-        swapin_ahead: Levels before its reader at which a swap-in starts.
-        swapin_groupby: The most levels between two readers that share a copy.
-        sync_mode: Which copies the computation waits for.
         serialization: Levels whose ops are made to run one by one.
         serialization_by_size: Bytes of a level above which it is serialised.
     """
@@ -49,23 +46,7 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The user's knobs; None lets lms choose.
-
-    Args:
-        budget: Bytes of device memory that a step may use, persistent bytes included.
-        thresholds: IBM's rule, which then plans the swaps; None plans by the budget.
-        filters: Which ops' outputs may move.
-        recompute: Whether tensors may be recomputed instead of being moved: None where
-            that is predicted to be faster, or about as fast with fewer bytes moved, and
-            where the host is too small; True wherever possible.
-        plan: The plan of the first training step; None makes one.
-        host_memory: Bytes of the host's memory that swapped tensors may take; None for
-            what is free.
-        state: Where variables may be: None on device or host, "device" only there.
-        slices: How ops may be split where no plan fits: None along a batch, with equal
-            bits where TensorFlow's ops are deterministic; "any" also matrix products
-            along rows and columns; "none" not at all.
-    """
+    """The user's knobs as `lms.LMSCallback` explains them; sizes are bytes."""
 
     budget: int | None = None
     thresholds: Thresholds | None = None

@@ -139,7 +139,6 @@ class GraphView:
     results: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the ops are an execution order."""
         made: set[str] = set()
         done: set[str] = set()
         for op in self.ops:

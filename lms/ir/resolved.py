@@ -168,7 +168,6 @@ def _order(ordered: GraphView) -> _Order:
 
 
 def _staying(buffer: Buffer, steps: int) -> Residency:
-    """Return the residency of a buffer that does not move."""
     return Residency(
         root=buffer.root,
         start=buffer.producer,

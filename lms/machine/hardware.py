@@ -63,7 +63,6 @@ class LinkRates:
     latency: Seconds = 0.0
 
     def __post_init__(self) -> None:
-        """Check the rates."""
         rule = "bytes per second above 0"
         _check(self, ("h2d", "d2h"), rule, "Write a rate such as 12GB.")
         advice = "Leave it out if it is not known."
@@ -119,7 +118,6 @@ class Hardware:
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Check the rates."""
         _check(self, _POSITIVE, "positive", "Give it in bytes, or per second.")
         advice = "Leave it out if it is as fast as float32."
         halves = ("float16_flops", "bfloat16_flops")

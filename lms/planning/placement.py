@@ -81,7 +81,6 @@ def least_plan(
 
 
 def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
-    """Make a plan for a capacity."""
     usual = smallest_worth_moving(peak(graph))
     moving = movable(graph, min_bytes=usual, filters=filters)
     small_pool = small_pool_for(graph, min_bytes=usual)

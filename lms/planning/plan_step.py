@@ -117,7 +117,6 @@ def _fitted(
 def _predicted(
     workload: Workload, fitted: FittedPlan, budget: MemoryBudget
 ) -> PlannedStep:
-    """Add predictions to a plan."""
     if fitted.plan == workload.plain.plan:
         return _plain(workload, fitted, budget)
     speeds = workload.speeds()

@@ -554,7 +554,6 @@ class _Trial:
         self._keep(buffer, at)
 
     def _keep(self, buffer: Buffer, at: int) -> None:
-        """Keep an original for longer."""
         self.change.bytes.append((self._last(buffer.root) + 1, at + 1, buffer.size))
         self.change.last[buffer.root] = at
 

@@ -420,27 +420,20 @@ def _at_the_edge(
 def _request(
     settings: Settings, budget: MemoryBudget, speeds: Speeds, percent: int
 ) -> PlanRequest:
-    """Make the request for a plan into a percentage of the budget."""
     taken = budget.step * percent // 100
+    # No plan can take more than the whole device has.
+    beyond = UNLIMITED if budget.is_whole_device else budget.margin
     return PlanRequest(
         budget=taken,
         headroom=Headroom(
             free=budget.free - taken,
-            bound=budget.step - taken + _bound(budget),
+            bound=budget.step - taken + beyond,
             holes=budget.holes,
         ),
         speeds=speeds,
         filters=settings.filters,
         recompute=settings.recompute,
     )
-
-
-def _bound(budget: MemoryBudget) -> Bytes:
-    """Return the bytes by which a plan may exceed the budget.
-
-    Unlimited if the budget is the whole device: no plan can take more than there is.
-    """
-    return UNLIMITED if budget.is_whole_device else budget.margin
 
 
 def _least_doubted(

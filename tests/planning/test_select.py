@@ -1,7 +1,7 @@
 """Which plan a step gets, and what is said when it gets none."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -81,7 +81,8 @@ def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
     again = budget.tighter(budget, 94)
     assert again.step < budget.step
     for each in (budget, again):
-        bound = budget_search._bound(each)
+        request = budget_search._request(read_settings(), each, cast("Any", None), 100)
+        bound = request.headroom.bound
         assert (each.step + bound > limit) is automatic
         assert automatic or each.step + bound == budget.step
 

@@ -22,6 +22,7 @@ from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 
 __all__ = ["Residency", "ResolvedPlan", "ResolvedSwap", "ResolvedSwapIn", "resolve"]
+__all__ += ["staying"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,6 @@ class _Order(NamedTuple):
 
     position: Mapping[str, int]
     buffers: Mapping[str, Buffer]
-    staying: tuple[Residency, ...]
 
 
 @per_graph(most=1)
@@ -153,27 +153,30 @@ def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
         link_of=link_of,
         buffers=order.buffers,
         swaps=swaps,
-        residencies=_residencies(order, swaps),
+        residencies=_residencies(staying(ordered), swaps),
     )
 
 
 @per_graph()
 def _order(ordered: GraphView) -> _Order:
-    found = buffers(ordered)
     return _Order(
         position={op.name: i for i, op in enumerate(ordered.ops)},
-        buffers={buffer.root: buffer for buffer in found},
-        staying=tuple(_staying(buffer, len(ordered.ops)) for buffer in found),
+        buffers={buffer.root: buffer for buffer in buffers(ordered)},
     )
 
 
-def _staying(buffer: Buffer, steps: int) -> Residency:
-    return Residency(
-        root=buffer.root,
-        start=buffer.producer,
-        end=steps if buffer.kept else buffer.last + 1,
-        size=buffer.size,
-        dies_at=None if buffer.kept or not buffer.uses else buffer.last,
+@per_graph()
+def staying(graph: GraphView) -> tuple[Residency, ...]:
+    """Return the residencies of all buffers, in their order, if none moves."""
+    return tuple(
+        Residency(
+            root=buffer.root,
+            start=buffer.producer,
+            end=len(graph.ops) if buffer.kept else buffer.last + 1,
+            size=buffer.size,
+            dies_at=None if buffer.kept or not buffer.uses else buffer.last,
+        )
+        for buffer in buffers(graph)
     )
 
 
@@ -223,16 +226,15 @@ def _swap_in(
     )
 
 
-def _residencies(order: _Order, swaps: Sequence[ResolvedSwap]) -> tuple[Residency, ...]:
+def _residencies(
+    unmoved: tuple[Residency, ...], swaps: Sequence[ResolvedSwap]
+) -> tuple[Residency, ...]:
     moved = {swap.buffer.root: swap for swap in swaps}
     if not moved:
-        return order.staying
+        return unmoved
     lives: list[Residency] = []
-    for kept in order.staying:
-        if kept.root in moved:
-            lives += _moving(moved[kept.root])
-        else:
-            lives.append(kept)
+    for kept in unmoved:
+        lives += _moving(moved[kept.root]) if kept.root in moved else [kept]
     return tuple(lives)
 
 

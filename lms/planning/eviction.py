@@ -16,10 +16,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lms.ir.graph import GraphView, Op, per_graph
-from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes, written_over
+from lms.ir.graph import GraphView, per_graph
+from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes
+from lms.ir.resolved import staying
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import BestFitAllocator, rounded_up
+from lms.simulation.memory import Event, find_events
 from lms.units import Bytes
 
 __all__ = [
@@ -200,23 +202,6 @@ def _leaving(
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
-    """Memory that one op takes and gives back; buffers are numbers.
-
-    Args:
-        taken: Outputs that need memory.
-        heir: An in-place output, and the dying input whose memory it takes.
-        scratch: Bytes that the op needs while it runs.
-        given: Buffers without a later reader.
-    """
-
-    taken: Sequence[int]
-    heir: tuple[int, int] | None
-    scratch: int
-    given: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class _Stage:
     """Facts about a step that no eviction changes; small buffers are left out.
 
@@ -230,7 +215,7 @@ class _Stage:
 
     reads: Sequence[int]
     touched: frozenset[int]
-    events: Sequence[_Event]
+    events: Sequence[Event]
     next_uses: Sequence[tuple[int, int]]
 
 
@@ -254,67 +239,28 @@ def _course(
     live = buffers(graph)
     # Small tensors that stay have chunks in the pool, and are left out.
     large = [b.size >= below or b.root in leaving for b in live]
-    events = _events(graph, live, large, below)
+    events = find_events(graph, graph.ops, staying(graph), below, leaving)
     may_move = [buffer.root in movable for buffer in live]
     following: dict[int, int] = {}  # buffer -> the next step that reads it
     stages: list[_Stage] = []
     end = len(graph.ops)
     for number, step in reversed(list(enumerate(steps))):
+        begin = end - step.length
         reads = [i for i in sorted(step.reads) if large[i]]
         touched = [i for i in sorted(step.reads | step.makes) if large[i]]
         stages.append(
             _Stage(
                 reads=reads,
                 touched=frozenset(touched),
-                events=[e for e in events[end - step.length : end] if e is not None],
+                events=[events[at] for at in range(begin, end) if at in events],
                 next_uses=[
                     (i, following[i]) for i in touched if i in following and may_move[i]
                 ],
             )
         )
         following.update(dict.fromkeys(reads, number))
-        end -= step.length
+        end = begin
     return _Course(stages[::-1], [buffer.size for buffer in live], may_move)
-
-
-def _events(
-    graph: GraphView, live: Sequence[Buffer], large: Sequence[bool], below: Bytes
-) -> list[_Event | None]:
-    """Return each op's event; None for an op that takes and gives nothing large."""
-    made: dict[int, list[int]] = {}
-    dying: dict[int, list[int]] = {}
-    for i, buffer in enumerate(live):
-        if not large[i]:
-            continue
-        made.setdefault(buffer.producer, []).append(i)
-        if not buffer.kept:
-            dying.setdefault(buffer.last, []).append(i)
-    return [
-        _event(op, graph.roots, made.get(position, ()), dying.get(position, ()), live)
-        if op.scratch >= max(1, below) or position in made or position in dying
-        else None
-        for position, op in enumerate(graph.ops)
-    ]
-
-
-def _event(
-    op: Op,
-    roots: Mapping[str, str],
-    made: Sequence[int],
-    dying: Sequence[int],
-    live: Sequence[Buffer],
-) -> _Event:
-    own = {live[i].root: i for i in made}
-    inputs = {live[i].root: i for i in dying if i not in made}  # others have no reader
-    sizes = {root: live[i].size for root, i in inputs.items()}
-    output, over = written_over(op, roots, sizes) or ("", "")
-    heir = (own[output], inputs[over]) if output in own else None
-    return _Event(
-        taken=[i for i in made if heir is None or i != heir[0]],
-        heir=heir,
-        scratch=op.scratch,
-        given=[i for i in dying if heir is None or i != heir[1]],
-    )
 
 
 def _cheapest_window(
@@ -403,7 +349,7 @@ class Walk:
             if history is not None and history.reads:
                 history.reads[-1].append(self._number)
 
-    def _run_op(self, event: _Event) -> None:
+    def _run_op(self, event: Event) -> None:
         """Allocate outputs, in a dying input's place if possible; free dead buffers."""
         if event.heir is not None:
             output, dead = event.heir

@@ -1,5 +1,7 @@
 """Belady's walk over the steps: which tensors leave the device where, and return.
 
+    order ──> steps ──Walk──> histories, by numbers of steps ──> SwapPlan, by names
+
 The resident tensor whose next use is farthest away leaves: Belady's rule for paging
 ("A study of replacement algorithms for a virtual-storage computer", IBM Systems
 Journal 5(2), 1966). A tensor is copied out once; a later eviction just drops the
@@ -7,8 +9,10 @@ device's copy.
 
 A step of the walk, not to be taken for a training step, is an ordered op and the ops
 up to the next ordered one. TensorFlow may run these in any order, so memory is freed
-for all of them. Tensors come back at their readers here; `prefetch` lets the copies
-start earlier.
+for all of them.
+
+Known weakness: copies are free, and tensors are back just before they are read;
+`lms.planning.prefetch` moves the copies afterwards, knowing seconds.
 """
 
 import heapq
@@ -18,22 +22,15 @@ from dataclasses import dataclass, field
 
 from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes
+from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.ir.resolved import staying
+from lms.planning.candidates import large_ops
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import BestFitAllocator, rounded_up
 from lms.simulation.memory import Event, find_events
 from lms.units import Bytes
 
-__all__ = [
-    "EvictionRules",
-    "Step",
-    "SwapHistory",
-    "Walk",
-    "needs",
-    "split_into_steps",
-    "walk_within",
-]
-
+__all__ = ["EvictionRules", "least_room", "plan_within"]
 
 # Factor on the cost of evicting a buffer that is to leave anyway.
 _OF_LEAVING = 0.01
@@ -150,12 +147,95 @@ class EvictionRules:
     walks: int = TUNING.eviction_rounds
 
 
+def plan_within(
+    graph: GraphView,
+    arena: Callable[[], BestFitAllocator],
+    *,
+    movable: frozenset[str],
+    min_bytes: int,
+    rules: EvictionRules | None = None,
+) -> SwapPlan | None:
+    """Plan a step whose own memory never exceeds an arena.
+
+    Args:
+        graph: The graph in the execution order to obey.
+        arena: Makes the allocator that tensors are placed in.
+        movable: Names of the root tensors that may move.
+        min_bytes: Ops that touch a tensor of at least this size are ordered.
+        rules: Rules of eviction; by default the farthest next use.
+
+    Returns:
+        A plan, without swaps if everything fits; None if there is none.
+    """
+    chain, steps = _outline(graph, min_bytes)
+    walk = walk_within(graph, steps, movable, arena, rules or EvictionRules())
+    if walk is None:
+        return None
+    return SwapPlan(
+        planner="budget",
+        order=tuple(op.name for op in graph.ops),
+        chain=chain,
+        swaps=_swaps(graph, steps, walk.histories),
+    )
+
+
+def least_room(
+    graph: GraphView, *, movable: frozenset[str], min_bytes: int
+) -> tuple[int, str]:
+    """Return a lower bound on the bytes of any plan, and the op that needs them.
+
+    An op needs its inputs, outputs and scratch, and all live tensors that may not move.
+    """
+    _, steps = _outline(graph, min_bytes)
+    needed = needs(steps, buffers(graph), movable)
+    most = max(needed, default=0)
+    largest = steps[needed.index(most)].op if steps else ""
+    return most, largest or "the step's small ops"
+
+
+@per_graph()
+def _outline(
+    graph: GraphView, min_bytes: int
+) -> tuple[tuple[str, ...], Sequence[Step]]:
+    chain = large_ops(graph, min_bytes=min_bytes)
+    return chain, split_into_steps(graph, chain)
+
+
+def _swaps(
+    graph: GraphView, steps: Sequence[Step], histories: Mapping[int, SwapHistory]
+) -> tuple[Swap, ...]:
+    """Turn histories, which number steps, into swaps, which name ops.
+
+    Nothing leaves in the first step, the only one that may have no ordered op.
+    """
+    step_at = [number for number, step in enumerate(steps) for _ in range(step.length)]
+
+    def readers(buffer: Buffer, reads: Sequence[int]) -> tuple[str, ...]:
+        within = set(reads)
+        uses = (use for use in buffer.uses if step_at[use] in within)
+        return tuple(graph.ops[use].name for use in uses)
+
+    return tuple(
+        Swap(
+            tensor=buffer.root,
+            size=buffer.size,
+            release=steps[histories[i].evicted].op,
+            swap_ins=tuple(
+                SwapIn(trigger=steps[reads[0] - 1].op, readers=readers(buffer, reads))
+                for reads in histories[i].reads
+            ),
+        )
+        for i, buffer in enumerate(buffers(graph))
+        if i in histories
+    )
+
+
 def walk_within(
     graph: GraphView,
     steps: Sequence[Step],
     movable: frozenset[str],
     arena: Callable[[], BestFitAllocator],
-    rules: EvictionRules | None = None,
+    rules: EvictionRules,
 ) -> "Walk | None":
     """Walk until every step fits; None if one does not.
 
@@ -164,7 +244,6 @@ def walk_within(
     fragmentation, although enough bytes are free: then even the buffers that it reads
     are moved out and in at the step, and the copies are placed side by side.
     """
-    rules = rules or EvictionRules()
     try:
         below = arena().below
     except MemoryError:  # not even the pool of small tensors fits

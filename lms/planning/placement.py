@@ -15,9 +15,8 @@ from typing import TypeAlias
 from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import buffers, peak
 from lms.ir.plan import SwapPlan
-from lms.planning.budget import least_room, plan_within
 from lms.planning.candidates import movable, small_pool_for, smallest_worth_moving
-from lms.planning.eviction import EvictionRules
+from lms.planning.eviction import EvictionRules, least_room, plan_within
 from lms.planning.prefetch import copy_in_time
 from lms.planning.problem import (
     NOTHING,

@@ -9,8 +9,8 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.hardware import Costs, Hardware
-from lms.planning.budget import least_room
 from lms.planning.candidates import movable
+from lms.planning.eviction import least_room
 from lms.planning.prefetch import copy_in_time, start_in_time
 from lms.planning.problem import Speeds
 from lms.simulation.executor import simulate

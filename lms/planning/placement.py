@@ -38,8 +38,8 @@ from lms.simulation.memory import (
 )
 from lms.units import Bytes, Seconds
 
-__all__ = ["certain_need", "find_plan", "in_room", "judged", "least_plan", "middle"]
-__all__ += ["ranked", "regions_of", "seconds_of", "with_likely_peak"]
+__all__ = ["certain_need", "find_plan", "in_room", "judged", "least_plan", "ranked"]
+__all__ += ["seconds_of", "with_likely_peak"]
 
 # An execution order, the chunks kept for small tensors, and a plan of one capacity.
 _Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
@@ -72,10 +72,10 @@ def least_plan(
             is_at_edge = i < len(orders)
             if fitted is None or (is_at_edge and fitted.plan.swaps):
                 continue
-            regions = regions_of(budget, headroom, small_pool)
+            regions = _regions(budget, headroom, small_pool)
             peaks = allocator_peaks(graph, fitted.plan, regions)
             if peaks is not None:
-                return budget, replace(fitted, peak=middle(peaks)), op_name
+                return budget, replace(fitted, peak=_middle(peaks)), op_name
         budget += max(TUNING.least_budget_step, budget // TUNING.least_budget_part)
 
 
@@ -259,11 +259,11 @@ def _in_time(
         fitted.plan,
         request.speeds,
         bound=penalty if fitted.risk is Risk.BOUNDS else bound,
-        regions=regions_of(request.budget, headroom, fitted.small_pool, effort),
+        regions=_regions(request.budget, headroom, fitted.small_pool, effort),
         tries=effort.early_tries,
     )
     for option in early:
-        likely = middle(option.peaks)
+        likely = _middle(option.peaks)
         yield replace(fitted, plan=option.plan, peak=likely, seconds=None)
 
 
@@ -292,18 +292,18 @@ def judged(
         headroom: Memory of the device beyond the budget.
         effort: The regions in which the plan is placed.
     """
-    regions = regions_of(budget, headroom, option.small_pool, effort)
+    regions = _regions(budget, headroom, option.small_pool, effort)
     peaks = list(peaks_by_region(graph, option.plan, regions))
     placed = [peak for peak in peaks if peak is not None]
     if len(placed) < len(regions):
         return len(regions) - len(placed), replace(option, risk=Risk.PLACE)
-    sure = replace(option, peak=middle(placed), risk=Risk.NONE)
+    sure = replace(option, peak=_middle(placed), risk=Risk.NONE)
     if max(placed) > budget + headroom.bound:
         return max(placed), replace(sure, risk=Risk.BOUNDS)
     return 0, sure
 
 
-def middle(peaks: Sequence[int]) -> int:
+def _middle(peaks: Sequence[int]) -> int:
     """Return the midpoint of the lowest and the highest peak.
 
     Of ten or more, the outer tenths do not count. A plan may peak higher in another
@@ -315,7 +315,7 @@ def middle(peaks: Sequence[int]) -> int:
     return (ranked[left_out] + ranked[-1 - left_out]) // 2
 
 
-def regions_of(
+def _regions(
     budget: int, headroom: Headroom, small_pool: SmallPool, effort: Effort = THOROUGH
 ) -> tuple[Region, ...]:
     """Return the regions to place a plan in: the budget, a little less, and more.
@@ -341,4 +341,4 @@ def with_likely_peak(
     regions = [Region(capacity=size, small_pool=fitted.small_pool) for size in sizes]
     found = peaks_by_region(graph, fitted.plan, regions)
     peaks = [peak for peak in found if peak is not None]
-    return replace(fitted, peak=middle(peaks)) if peaks else fitted
+    return replace(fitted, peak=_middle(peaks)) if peaks else fitted

@@ -16,11 +16,9 @@ from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph
 from lms.ir.recompute import PREFIX
 from lms.ir.resolved import resolve
-from lms.machine.costs import Costs, roofline
-from lms.machine.hardware import Hardware, preset
+from lms.machine.hardware import Costs, Hardware, preset, roofline
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, PlannedStep
+from lms.planning.problem import MemoryBudget, PlannedStep, Speeds
 from lms.planning.select import workload_of
 from lms.planning.settings import Settings
 from lms.report import style

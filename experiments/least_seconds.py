@@ -31,8 +31,7 @@ import numpy as np
 
 from lms.errors import extra
 from lms.ir.graph import GraphView, op_of
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware
 from lms.units import MIB, Bytes, Seconds
 
 with extra("unet3d"):

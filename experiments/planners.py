@@ -22,11 +22,9 @@ from experiments.subjects import NAMES
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound, peak
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, PlannedStep
+from lms.planning.problem import MemoryBudget, PlannedStep, Speeds
 from lms.planning.select import workload_of
 from lms.planning.settings import read_settings
 

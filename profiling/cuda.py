@@ -168,7 +168,7 @@ def _driver() -> Any:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise CudaError(
-            f"no NVIDIA driver found: {error}. Run this where `nvidia-smi` works."
+            f"Could not find an NVIDIA driver: {error}. Run where `nvidia-smi` works."
         ) from error
 
 

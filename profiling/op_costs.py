@@ -18,7 +18,7 @@ from rich.progress import Progress
 from lms.commands.model_file import read_subject
 from lms.errors import LMSError
 from lms.ir.graph import GraphView, Op
-from lms.machine.costs import Costs, moved_bytes, roofline
+from lms.machine.hardware import Costs, moved_bytes, roofline
 from lms.units import Seconds
 from profiling.record import write_result
 from profiling.step_timeline import add_subject

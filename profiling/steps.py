@@ -15,8 +15,7 @@ from lms.commands.model_file import Subject
 from lms.fit.fitted import FittedFunction
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware
 from lms.planning.settings import RECOMPUTE_WORDS, read_settings
 from lms.report.step import StepReport
 from lms.tf.capture.tracing import trace

@@ -18,12 +18,10 @@ from functools import partial
 from typing import Any
 
 from lms.errors import BudgetError, UnsupportedError
-from lms.machine.costs import roofline
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Hardware, roofline
 from lms.planning import select
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, PlannedStep, Workload, budget_in
+from lms.planning.problem import MemoryBudget, PlannedStep, Speeds, Workload, budget_in
 from lms.planning.settings import Settings
 from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline

@@ -18,8 +18,7 @@ from lms.ir.graph import op_of
 from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
 from lms.machine.hardware import PRESETS
-from lms.planning.candidates import Recompute
-from lms.planning.prefetch import Speeds
+from lms.planning.problem import Speeds
 from lms.planning.settings import read_settings
 from lms.report.step import headline, table
 from lms.simulation.timeline import Lane
@@ -57,7 +56,7 @@ class Request:
     hardware: str | None = None
     link: str | None = None
     planner: str = "budget"
-    recompute: Recompute = None
+    recompute: bool | None = None
     json: Path | None = None
     figure: Path | None = None
     output: Path | None = None

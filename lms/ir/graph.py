@@ -10,13 +10,16 @@ Assumptions
       buffer, and a buffer is named after the tensor that made it, its root.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-__all__ = ["GraphView", "Op", "Tensor", "op_of"]
+__all__ = ["GraphView", "Op", "Tensor", "op_of", "per_graph"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def op_of(tensor_name: str) -> str:
@@ -136,7 +139,6 @@ class GraphView:
     results: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the ops are an execution order."""
         made: set[str] = set()
         done: set[str] = set()
         for op in self.ops:
@@ -156,8 +158,8 @@ class GraphView:
             raise ValueError(f"`results` must be tensors of the graph, got {missing}")
 
     @cached_property
-    def memo(self) -> dict[str, Any]:
-        """Cached results about the graph, by key; they are dropped with the graph."""
+    def memo(self) -> dict[object, deque[tuple[object, Any]]]:
+        """Results of `per_graph` functions, dropped with the graph."""
         return {}
 
     @cached_property
@@ -216,3 +218,38 @@ class GraphView:
                 f"`names` must list all {len(self.ops)} ops, got {len(ops)}"
             )
         return GraphView(ops=ops, results=self.results)
+
+
+def per_graph(
+    most: int | None = None,
+) -> Callable[
+    [Callable[Concatenate[GraphView, P], T]], Callable[Concatenate[GraphView, P], T]
+]:
+    """Make a decorator that caches a function's results with its first argument.
+
+    Args:
+        most: The most results that are cached for a graph, the latest; None for all.
+
+    Example:
+        >>> count = per_graph()(lambda graph: print("counts") or len(graph.ops))
+        >>> graph = GraphView(ops=())
+        >>> count(graph), count(graph)
+        counts
+        (0, 0)
+    """
+
+    def decorate(
+        function: Callable[Concatenate[GraphView, P], T],
+    ) -> Callable[Concatenate[GraphView, P], T]:
+        @wraps(function)
+        def cached(graph: GraphView, *args: P.args, **knobs: P.kwargs) -> T:
+            known = graph.memo.setdefault(function, deque(maxlen=most))
+            for given, result in known:
+                if given == (args, knobs):
+                    return result
+            known.append(((args, knobs), function(graph, *args, **knobs)))
+            return known[-1][1]
+
+        return cached
+
+    return decorate

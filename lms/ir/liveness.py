@@ -14,13 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from lms.ir.graph import GraphView, Op
+from lms.ir.graph import GraphView, Op, per_graph
 
 __all__ = ["Buffer", "buffers", "dying_sizes", "lower_bound", "memory_curve"]
 __all__ += ["new_value", "old_values", "peak", "reused_bytes", "working_sets"]
 __all__ += ["written_over"]
-
-_MEMO, _CURVE = "buffers", "curve"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +49,7 @@ class Buffer:
         return self.uses[-1] if self.uses else self.producer
 
 
+@per_graph()
 def buffers(graph: GraphView) -> tuple[Buffer, ...]:
     """Return the step's own buffers, in the order in which they are made.
 
@@ -59,12 +58,6 @@ def buffers(graph: GraphView) -> tuple[Buffer, ...]:
     Args:
         graph: The ops in the execution order that positions refer to.
     """
-    if _MEMO not in graph.memo:
-        graph.memo[_MEMO] = _find_buffers(graph)
-    return graph.memo[_MEMO]
-
-
-def _find_buffers(graph: GraphView) -> tuple[Buffer, ...]:
     roots, tensors = graph.roots, graph.tensors
     uses: dict[str, dict[int, None]] = {}
     pinned: set[str] = set()
@@ -126,8 +119,8 @@ def reused_bytes(op: Op, dying: Sequence[int]) -> int:
 
 def written_over(
     op: Op, roots: Mapping[str, str], dying: Mapping[str, int]
-) -> str | None:
-    """Return the buffer that an op's largest output reuses; None if there is none.
+) -> tuple[str, str] | None:
+    """Return (the op's largest output, the dying input that it reuses), if it does.
 
     Of several buffers the first of the op's inputs is reused (TensorFlow's
     `forward_input_or_allocate_output`, op_kernel.cc).
@@ -144,13 +137,14 @@ def written_over(
         >>> add = Op(name="add", type="Add", inputs=inputs, outputs=made, inplace=True)
         >>> same = {"a:0": "a:0", "b:0": "b:0"}
         >>> written_over(add, same, {"b:0": 8, "a:0": 8})
-        'a:0'
+        ('add:0', 'a:0')
     """
     made = op.reusing
     if made is None:
         return None
     own = (roots[name] for name in op.inputs)
-    return next((root for root in own if dying.get(root) == made.size), None)
+    fitting = (root for root in own if dying.get(root) == made.size)
+    return next(((made.name, root) for root in fitting), None)
 
 
 def new_value(op: Op) -> str | None:
@@ -167,6 +161,7 @@ def new_value(op: Op) -> str | None:
     return op.inputs[1] if op.replaces_state and op.writes else None
 
 
+@per_graph()
 def memory_curve(graph: GraphView) -> list[int]:
     """Return the bytes of the step in use while each op runs, without swaps.
 
@@ -182,12 +177,6 @@ def memory_curve(graph: GraphView) -> list[int]:
         >>> memory_curve(GraphView(ops=(a, b)))
         [8, 10]
     """
-    if _CURVE not in graph.memo:
-        graph.memo[_CURVE] = _find_curve(graph)
-    return graph.memo[_CURVE]
-
-
-def _find_curve(graph: GraphView) -> list[int]:
     ops = graph.ops
     change = [0] * (len(ops) + 1)
     dying = dying_sizes(buffers(graph))

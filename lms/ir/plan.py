@@ -225,7 +225,8 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
     producer = graph.by_name[op_of(swap.tensor)]
     readers = _readers(graph, swap.tensor)
     if tensor.size != swap.size:
-        raise PlanError(f"size of {swap.tensor!r} must be {tensor.size}")
+        rule = f"size of {swap.tensor!r} must be {tensor.size}"
+        raise PlanError(f"{rule}, got {swap.size}")
     kept = {graph.roots[name] for name in graph.results}
     if producer.persistent or producer.fixed or swap.tensor in kept:
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")

@@ -15,12 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lms.errors import PlanError
-from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.graph import GraphView, Op, op_of, per_graph
 
 __all__ = ["PREFIX", "Recomputed", "copy_name", "original_name", "with_recomputed"]
 
 PREFIX = "lms/again/"
-_MEMO = "recomputed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,16 +78,14 @@ def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> Graph
         >>> [o.name for o in with_recomputed(GraphView(ops=ops), again).ops]
         ['a', 'b', 'c', 'lms/again/b', 'd']
     """
-    if not recomputed:
-        return graph
-    chosen = tuple(recomputed)
-    last, made = graph.memo.get(_MEMO, (None, None))
-    if last != chosen:  # callers ask several times in a row
-        for item in chosen:
-            _check(graph, item)
-        made = GraphView(ops=tuple(_Builder(graph, chosen).ops), results=graph.results)
-        graph.memo[_MEMO] = chosen, made
-    return made
+    return _with_copies(graph, tuple(recomputed)) if recomputed else graph
+
+
+@per_graph(most=1)  # callers ask several times in a row
+def _with_copies(graph: GraphView, chosen: tuple[Recomputed, ...]) -> GraphView:
+    for item in chosen:
+        _check(graph, item)
+    return GraphView(ops=tuple(_Builder(graph, chosen).ops), results=graph.results)
 
 
 class _Builder:

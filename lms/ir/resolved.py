@@ -17,14 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lms.ir.graph import GraphView, Op
+from lms.ir.graph import GraphView, Op, per_graph
 from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 
 __all__ = ["Residency", "ResolvedPlan", "ResolvedSwap", "ResolvedSwapIn", "resolve"]
-
-_MEMO = "resolved"
-_ORDER_MEMO = "resolved order"
+__all__ += ["staying"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +119,11 @@ class _Order(NamedTuple):
 
     position: Mapping[str, int]
     buffers: Mapping[str, Buffer]
-    staying: tuple[Residency, ...]
 
 
+@per_graph(most=1)
 def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
     """Turn a plan's names into positions and spans.
-
-    The last result is cached with the graph.
 
     Args:
         graph: The graph that the plan is for (`planned_graph`), in any execution order.
@@ -145,14 +141,7 @@ def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
         >>> [(life.start, life.end) for life in resolved.residencies]
         [(0, 1), (2, 3)]
     """
-    known: ResolvedPlan | None = graph.memo.get(_MEMO)
-    if known is None or known.plan is not plan:
-        known = _resolved(graph.reordered(plan.order), plan)
-        graph.memo[_MEMO] = known
-    return known
-
-
-def _resolved(ordered: GraphView, plan: SwapPlan) -> ResolvedPlan:
+    ordered = graph.reordered(plan.order)
     order = _order(ordered)
     chain = tuple(order.position[name] for name in plan.chain)
     link_of = {name: i for i, name in enumerate(plan.chain)}
@@ -164,29 +153,30 @@ def _resolved(ordered: GraphView, plan: SwapPlan) -> ResolvedPlan:
         link_of=link_of,
         buffers=order.buffers,
         swaps=swaps,
-        residencies=_residencies(order, swaps),
+        residencies=_residencies(staying(ordered), swaps),
     )
 
 
+@per_graph()
 def _order(ordered: GraphView) -> _Order:
-    if _ORDER_MEMO not in ordered.memo:
-        found = buffers(ordered)
-        ordered.memo[_ORDER_MEMO] = _Order(
-            position={op.name: i for i, op in enumerate(ordered.ops)},
-            buffers={buffer.root: buffer for buffer in found},
-            staying=tuple(_staying(buffer, len(ordered.ops)) for buffer in found),
+    return _Order(
+        position={op.name: i for i, op in enumerate(ordered.ops)},
+        buffers={buffer.root: buffer for buffer in buffers(ordered)},
+    )
+
+
+@per_graph()
+def staying(graph: GraphView) -> tuple[Residency, ...]:
+    """Return the residencies of all buffers, in their order, if none moves."""
+    return tuple(
+        Residency(
+            root=buffer.root,
+            start=buffer.producer,
+            end=len(graph.ops) if buffer.kept else buffer.last + 1,
+            size=buffer.size,
+            dies_at=None if buffer.kept or not buffer.uses else buffer.last,
         )
-    return ordered.memo[_ORDER_MEMO]
-
-
-def _staying(buffer: Buffer, steps: int) -> Residency:
-    """Return the residency of a buffer that does not move."""
-    return Residency(
-        root=buffer.root,
-        start=buffer.producer,
-        end=steps if buffer.kept else buffer.last + 1,
-        size=buffer.size,
-        dies_at=None if buffer.kept or not buffer.uses else buffer.last,
+        for buffer in buffers(graph)
     )
 
 
@@ -236,16 +226,15 @@ def _swap_in(
     )
 
 
-def _residencies(order: _Order, swaps: Sequence[ResolvedSwap]) -> tuple[Residency, ...]:
+def _residencies(
+    unmoved: tuple[Residency, ...], swaps: Sequence[ResolvedSwap]
+) -> tuple[Residency, ...]:
     moved = {swap.buffer.root: swap for swap in swaps}
     if not moved:
-        return order.staying
+        return unmoved
     lives: list[Residency] = []
-    for kept in order.staying:
-        if kept.root in moved:
-            lives += _moving(moved[kept.root])
-        else:
-            lives.append(kept)
+    for kept in unmoved:
+        lives += _moving(moved[kept.root]) if kept.root in moved else [kept]
     return tuple(lives)
 
 

@@ -11,10 +11,10 @@ Known weaknesses: an op is taken not to fail while at most half of the budget is
 use. Ops in loops and branches are waited for only where an op outside reads a result.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lms.ir.graph import GraphView
+from lms.ir.graph import GraphView, op_of
 from lms.ir.liveness import lower_bound, working_sets
 
 __all__ = ["WriteGuard", "can_come_last", "guard_writes"]
@@ -57,11 +57,9 @@ def can_come_last(graph: GraphView) -> frozenset[str]:
         for op, need in zip(graph.ops, sets, strict=True)
         if heavy and need * _HEAVY > heavy
     }
-    maker = {t.name: op.name for op in graph.ops for t in op.outputs}
     for op in reversed(graph.ops):
         if op.name in blocked:
-            blocked.update(maker[name] for name in op.inputs)
-            blocked.update(op.controls)
+            blocked.update(op.controls, map(op_of, op.inputs))
     return frozenset(
         op.name
         for op in graph.ops
@@ -96,10 +94,5 @@ def _ends(graph: GraphView, stop: int) -> tuple[str, ...]:
     Ops of loops and branches are left out: an edge would carry a branch's deadness.
     """
     before = [op for op in graph.ops[:stop] if not op.fixed and not op.persistent]
-    maker = {t.name: op.name for op in before for t in op.outputs}
-    followed: Collection[str] = {
-        name
-        for op in before
-        for name in (*op.controls, *(maker.get(name, "") for name in op.inputs))
-    }
+    followed = {n for op in before for n in (*op.controls, *map(op_of, op.inputs))}
     return tuple(op.name for op in before if op.name not in followed)

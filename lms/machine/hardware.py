@@ -1,4 +1,4 @@
-"""A device and the link to its host, as numbers; presets of common cards.
+"""A device and the link to its host, as numbers; presets; seconds of ops.
 
 A preset's memory is the part of the card that TensorFlow may use: CUDA's free memory,
 less the bytes that TensorFlow leaves to the system, by compute capability
@@ -10,8 +10,15 @@ TF32, as TensorFlow computes convolutions and matrix products there. GeForce car
 accumulate float16 products in float32 at half of the advertised rate. V100 and T4 have
 neither TF32 nor bfloat16.
 
-Known weakness: TensorFlow 2.21 has no code for the RTX 5090's capability: kernels are
-compiled when they are first used, which takes tens of minutes, or fails.
+Seconds of ops are measured, or those of a roofline: the larger of an op's arithmetic
+over the device's rate and its bytes over the rate of the device's memory (Williams,
+Waterman, Patterson: "Roofline: an insightful visual performance model", CACM 52(4),
+2009). Arithmetic is `Op.flops`, at the rate of the output's type; an op without flops
+only moves bytes.
+
+Known weaknesses: a roofline is the hardware's limit; kernels reach a part of it.
+TensorFlow 2.21 has no code for the RTX 5090's capability: kernels are compiled when
+they are first used, which takes tens of minutes, or fails.
 """
 
 import math
@@ -20,9 +27,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from lms.ir.graph import GraphView, Op
+from lms.ir.recompute import original_name
 from lms.units import MIB, Bytes, Seconds
 
-__all__ = ["LINKS", "PRESETS", "Hardware", "LinkRates", "preset"]
+__all__ = ["LINKS", "PRESETS", "Costs", "Hardware", "LinkRates", "moved_bytes"]
+__all__ += ["preset", "roofline"]
 
 
 def _check(
@@ -53,7 +63,6 @@ class LinkRates:
     latency: Seconds = 0.0
 
     def __post_init__(self) -> None:
-        """Check the rates."""
         rule = "bytes per second above 0"
         _check(self, ("h2d", "d2h"), rule, "Write a rate such as 12GB.")
         advice = "Leave it out if it is not known."
@@ -109,7 +118,6 @@ class Hardware:
     source: str = ""
 
     def __post_init__(self) -> None:
-        """Check the rates."""
         _check(self, _POSITIVE, "positive", "Give it in bytes, or per second.")
         advice = "Leave it out if it is as fast as float32."
         halves = ("float16_flops", "bfloat16_flops")
@@ -220,3 +228,55 @@ def preset(name: str) -> Hardware:
             "Or make a `Hardware` of your own."
         )
     return PRESETS[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Seconds of each op on one device.
+
+    Args:
+        seconds: By op name; an op that is missing takes none.
+        source: "measured" or "roofline", for reports.
+    """
+
+    seconds: Mapping[str, Seconds]
+    source: str
+
+    def of(self, name: str) -> Seconds:
+        """Return the seconds of an op or of its recomputed copy."""
+        return self.seconds.get(original_name(name), 0.0)
+
+    @property
+    def total(self) -> Seconds:
+        """Seconds of all ops one after the other."""
+        return sum(self.seconds.values())
+
+
+def roofline(graph: GraphView, hardware: Hardware) -> Costs:
+    """Estimate costs by a roofline, without running anything.
+
+    Args:
+        graph: The step.
+        hardware: The device; its rates by type and its `memory_bandwidth` are used.
+
+    Example:
+        >>> from lms.ir.graph import Tensor
+        >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=9 * 10**8),))
+        >>> roofline(GraphView(ops=(a,)), preset("v100-pcie")).of("a")
+        0.001
+    """
+    seconds: dict[str, Seconds] = {}
+    for op in graph.ops:
+        if op.alias is not None or op.persistent:
+            continue
+        seconds[op.name] = max(
+            op.flops / hardware.rate_of(op.outputs[0].dtype if op.outputs else ""),
+            moved_bytes(graph, op) / hardware.memory_bandwidth,
+        )
+    return Costs(seconds=seconds, source="roofline")
+
+
+def moved_bytes(graph: GraphView, op: Op) -> int:
+    """Return the bytes that an op reads and writes, each tensor once."""
+    read = sum(graph.tensors[name].size for name in dict.fromkeys(op.inputs))
+    return read + sum(tensor.size for tensor in op.outputs)

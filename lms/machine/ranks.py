@@ -46,12 +46,10 @@ class Placement:
     Args:
         rank: Its number, from 0; 0 is the chief.
         addresses: `host:port` of all workers by rank; empty for a single worker.
-        source: Where the addresses come from.
     """
 
     rank: int = 0
     addresses: tuple[str, ...] = ()
-    source: str = "a single worker"
 
     @property
     def size(self) -> int:
@@ -135,27 +133,22 @@ def _of_tensorflow(text: str) -> Placement:
         cluster: dict[str, Any] = dict(found.get("cluster") or {})
         task: dict[str, Any] = dict(found.get("task") or {})
         kind, index = str(task.get("type", "worker")), int(task.get("index", 0))
-        jobs = {str(job): tuple(map(str, names)) for job, names in cluster.items()}
+        workers = tuple(map(str, cluster.get("worker", ())))
     except (AttributeError, TypeError, ValueError) as error:
         raise _unreadable(f"JSON as TensorFlow's guide shows it ({error})") from error
     if not all(isinstance(names, list) for names in cluster.values()):
         raise _unreadable(f"a list of addresses for each job, got {cluster}")
-    # A chief is a worker that comes first, and has a list of its own.
-    chiefs = jobs.get("chief", ())
-    workers = chiefs + jobs.get("worker", ())
-    if not workers:
-        return Placement(source=_CONFIG)
-    if kind not in ("chief", "worker"):
-        raise _unreadable(f"a task of type worker or chief, got {kind!r}")
-    if chiefs:
+    if cluster.get("chief"):
         raise _unreadable("workers alone, got a chief: make it the first worker")
+    if not workers:
+        return Placement()
+    if kind != "worker":
+        raise _unreadable(f"a task of type worker, got {kind!r}")
     if not 0 <= index < len(workers):
         raise _unreadable(f"a task below {len(workers)}, its workers, got {index}")
     if len(set(workers)) < len(workers):
         raise _unreadable(f"one address for each worker, got {', '.join(workers)}")
-    if len(workers) == 1:
-        return Placement(source=_CONFIG)
-    return Placement(rank=index, addresses=workers, source=_CONFIG)
+    return Placement(rank=index, addresses=workers if len(workers) > 1 else ())
 
 
 def _unreadable(rule: str) -> WorkersError:
@@ -176,11 +169,8 @@ def _of_slurm(environ: Mapping[str, str]) -> Placement:
         )
     number = f"{_needed(environ, 'SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID', 0)}"
     rank = _rank(environ, "SLURM_PROCID", size)
-    found = Placement(
-        rank=rank,
-        addresses=_addresses(zip(nodes, each, strict=True), number),
-        source="Slurm",
-    )
+    addresses = _addresses(zip(nodes, each, strict=True), number)
+    found = Placement(rank=rank, addresses=addresses)
     if found.local_rank != _count(environ, "SLURM_LOCALID", found.local_rank):
         raise WorkersError(
             f"Slurm must give each node consecutive tasks, got task {rank} "
@@ -200,8 +190,7 @@ def _of_mpi(environ: Mapping[str, str], names: tuple[str, str, str]) -> Placemen
             "or Kubernetes."
         )
     number = environ.get("PMIX_NAMESPACE", environ.get("PMI_JOBID", str(os.getppid())))
-    addresses = _addresses([("127.0.0.1", size)], number)
-    return Placement(rank=rank, addresses=addresses, source="MPI")
+    return Placement(rank=rank, addresses=_addresses([("127.0.0.1", size)], number))
 
 
 def _addresses(hosts: Any, job: str) -> tuple[str, ...]:

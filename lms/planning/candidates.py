@@ -6,82 +6,23 @@ touches a large tensor: TensorFlow starts any op that is ready, so without an or
 peaks wander; small ops are left to the runtime because an edge costs more than they do.
 """
 
-import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate
-from typing import Literal, TypeAlias
 
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import buffers, new_value, peak
+from lms.planning.problem import Filters
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import SmallPool, rounded_up
 
 __all__ = [
-    "Filters",
-    "Recompute",
     "check_scopes",
     "large_ops",
     "movable",
     "small_pool_for",
     "smallest_worth_moving",
 ]
-
-
-Recompute: TypeAlias = Literal["cheap"] | bool | None
-"""Whether tensors are recomputed: None where that is best; True wherever possible;
-"cheap" where that is best, only by ops that take about as long as copying."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filters:
-    """Which ops' outputs may move, by scope and by type; TFLMS's names.
-
-    Args:
-        include_scopes: Path prefixes of op names; when given, only outputs of ops
-            below one of them move.
-        exclude_scopes: Path prefixes whose ops' outputs stay. Exclusion wins.
-        include_types: Op types whose outputs may move, when given.
-        exclude_types: Op types whose outputs stay.
-    """
-
-    include_scopes: tuple[str, ...] = ()
-    exclude_scopes: tuple[str, ...] = ()
-    include_types: tuple[str, ...] = ()
-    exclude_types: tuple[str, ...] = ()
-
-    def accepts(self, op: Op) -> bool:
-        """Tell whether the outputs of an op may move.
-
-        Example:
-            >>> Filters(exclude_types=("Relu",)).accepts(Op(name="r", type="Relu"))
-            False
-        """
-        if self.include_scopes and not _below(op.name, self.include_scopes):
-            return False
-        if self.include_types and op.type not in self.include_types:
-            return False
-        return not (
-            _below(op.name, self.exclude_scopes) or op.type in self.exclude_types
-        )
-
-
-def _below(name: str, scopes: Sequence[str]) -> bool:
-    """Tell whether a scope is a part of a name's path, at any level.
-
-    Keras nests and numbers names (`functional_1/conv_1/Conv3D`), and users know `conv`.
-    So a layer named `conv_1` is below the scope `conv` too; the longer
-    `functional/conv` or the layer's whole name is more exact.
-    """
-    return any(_scope_pattern(scope).search(f"/{name}/") for scope in scopes)
-
-
-@cache
-def _scope_pattern(scope: str) -> re.Pattern[str]:
-    parts = (re.escape(part) + r"(_\d+)?" for part in scope.strip("/").split("/"))
-    return re.compile(f"/{'/'.join(parts)}/")
 
 
 def check_scopes(graph: GraphView, filters: Filters) -> None:
@@ -91,7 +32,7 @@ def check_scopes(graph: GraphView, filters: Filters) -> None:
         ValueError: If no op has one; names it, and some that exist.
     """
     for scope in (*filters.include_scopes, *filters.exclude_scopes):
-        if not any(_below(op.name, (scope,)) for op in graph.ops):
+        if not any(map(Filters(include_scopes=(scope,)).accepts, graph.ops)):
             known = sorted({part for op in graph.ops for part in op.name.split("/")})
             raise ValueError(
                 f"a scope filter must match an op of the graph, got {scope!r}. "

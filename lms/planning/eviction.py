@@ -1,5 +1,7 @@
 """Belady's walk over the steps: which tensors leave the device where, and return.
 
+    order ──> steps ──Walk──> histories, by numbers of steps ──> SwapPlan, by names
+
 The resident tensor whose next use is farthest away leaves: Belady's rule for paging
 ("A study of replacement algorithms for a virtual-storage computer", IBM Systems
 Journal 5(2), 1966). A tensor is copied out once; a later eviction just drops the
@@ -7,8 +9,10 @@ device's copy.
 
 A step of the walk, not to be taken for a training step, is an ordered op and the ops
 up to the next ordered one. TensorFlow may run these in any order, so memory is freed
-for all of them. Tensors come back at their readers here; `prefetch` lets the copies
-start earlier.
+for all of them.
+
+Known weakness: copies are free, and tensors are back just before they are read;
+`lms.planning.prefetch` moves the copies afterwards, knowing seconds.
 """
 
 import heapq
@@ -16,24 +20,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lms.ir.graph import GraphView, Op
-from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes, written_over
+from lms.ir.graph import GraphView, per_graph
+from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes
+from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.ir.resolved import staying
+from lms.planning.candidates import large_ops
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import BestFitAllocator, rounded_up
+from lms.simulation.memory import Event, find_events
 from lms.units import Bytes
 
-__all__ = [
-    "EvictionRules",
-    "Step",
-    "SwapHistory",
-    "Walk",
-    "needs",
-    "split_into_steps",
-    "walk_within",
-]
-
-
-_MEMO = "course"
+__all__ = ["EvictionRules", "least_room", "plan_within"]
 
 # Factor on the cost of evicting a buffer that is to leave anyway.
 _OF_LEAVING = 0.01
@@ -150,12 +147,95 @@ class EvictionRules:
     walks: int = TUNING.eviction_rounds
 
 
+def plan_within(
+    graph: GraphView,
+    arena: Callable[[], BestFitAllocator],
+    *,
+    movable: frozenset[str],
+    min_bytes: int,
+    rules: EvictionRules | None = None,
+) -> SwapPlan | None:
+    """Plan a step whose own memory never exceeds an arena.
+
+    Args:
+        graph: The graph in the execution order to obey.
+        arena: Makes the allocator that tensors are placed in.
+        movable: Names of the root tensors that may move.
+        min_bytes: Ops that touch a tensor of at least this size are ordered.
+        rules: Rules of eviction; by default the farthest next use.
+
+    Returns:
+        A plan, without swaps if everything fits; None if there is none.
+    """
+    chain, steps = _outline(graph, min_bytes)
+    walk = walk_within(graph, steps, movable, arena, rules or EvictionRules())
+    if walk is None:
+        return None
+    return SwapPlan(
+        planner="budget",
+        order=tuple(op.name for op in graph.ops),
+        chain=chain,
+        swaps=_swaps(graph, steps, walk.histories),
+    )
+
+
+def least_room(
+    graph: GraphView, *, movable: frozenset[str], min_bytes: int
+) -> tuple[int, str]:
+    """Return a lower bound on the bytes of any plan, and the op that needs them.
+
+    An op needs its inputs, outputs and scratch, and all live tensors that may not move.
+    """
+    _, steps = _outline(graph, min_bytes)
+    needed = needs(steps, buffers(graph), movable)
+    most = max(needed, default=0)
+    largest = steps[needed.index(most)].op if steps else ""
+    return most, largest or "the step's small ops"
+
+
+@per_graph()
+def _outline(
+    graph: GraphView, min_bytes: int
+) -> tuple[tuple[str, ...], Sequence[Step]]:
+    chain = large_ops(graph, min_bytes=min_bytes)
+    return chain, split_into_steps(graph, chain)
+
+
+def _swaps(
+    graph: GraphView, steps: Sequence[Step], histories: Mapping[int, SwapHistory]
+) -> tuple[Swap, ...]:
+    """Turn histories, which number steps, into swaps, which name ops.
+
+    Nothing leaves in the first step, the only one that may have no ordered op.
+    """
+    step_at = [number for number, step in enumerate(steps) for _ in range(step.length)]
+
+    def readers(buffer: Buffer, reads: Sequence[int]) -> tuple[str, ...]:
+        within = set(reads)
+        uses = (use for use in buffer.uses if step_at[use] in within)
+        return tuple(graph.ops[use].name for use in uses)
+
+    return tuple(
+        Swap(
+            tensor=buffer.root,
+            size=buffer.size,
+            release=steps[histories[i].evicted].op,
+            swap_ins=tuple(
+                SwapIn(trigger=steps[reads[0] - 1].op, readers=readers(buffer, reads))
+                for reads in histories[i].reads
+            ),
+        )
+        for i, buffer in enumerate(buffers(graph))
+        if i in histories
+    )
+
+
 def walk_within(
     graph: GraphView,
     steps: Sequence[Step],
     movable: frozenset[str],
     arena: Callable[[], BestFitAllocator],
-    rules: EvictionRules | None = None,
+    rules: EvictionRules,
 ) -> "Walk | None":
     """Walk until every step fits; None if one does not.
 
@@ -164,12 +244,11 @@ def walk_within(
     fragmentation, although enough bytes are free: then even the buffers that it reads
     are moved out and in at the step, and the copies are placed side by side.
     """
-    rules = rules or EvictionRules()
     try:
         below = arena().below
     except MemoryError:  # not even the pool of small tensors fits
         return None
-    course = _known_course(graph, steps, movable, rules.leaving, below)
+    course = _course(graph, steps, movable, rules.leaving, below)
     drops: dict[int, set[int]] = {}
     leave, walks = _leaving(graph, steps, rules.leaving), rules.walks
     compacted: set[int] = set()
@@ -202,23 +281,6 @@ def _leaving(
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
-    """Memory that one op takes and gives back; buffers are numbers.
-
-    Args:
-        taken: Outputs that need memory.
-        heir: An in-place output, and the dying input whose memory it takes.
-        scratch: Bytes that the op needs while it runs.
-        given: Buffers without a later reader.
-    """
-
-    taken: Sequence[int]
-    heir: tuple[int, int] | None
-    scratch: int
-    given: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
 class _Stage:
     """Facts about a step that no eviction changes; small buffers are left out.
 
@@ -232,7 +294,7 @@ class _Stage:
 
     reads: Sequence[int]
     touched: frozenset[int]
-    events: Sequence[_Event]
+    events: Sequence[Event]
     next_uses: Sequence[tuple[int, int]]
 
 
@@ -245,94 +307,39 @@ class _Course:
     may_move: Sequence[bool]
 
 
-def _known_course(
+@per_graph(most=1)  # many capacities are tried in a row
+def _course(
     graph: GraphView,
     steps: Sequence[Step],
     movable: frozenset[str],
     leaving: Mapping[str, str],
     below: Bytes,
 ) -> _Course:
-    """Return the course; the last one is cached, since many capacities are tried."""
-    key, known = (movable, leaving, below), graph.memo.get(_MEMO)
-    if known is None or known[0] is not steps or known[1] != key:
-        # Small tensors that stay have chunks in the pool, and are left out.
-        large = [b.size >= below or b.root in leaving for b in buffers(graph)]
-        known = steps, key, _course(graph, steps, movable, large, below)
-        graph.memo[_MEMO] = known
-    return known[2]
-
-
-def _course(
-    graph: GraphView,
-    steps: Sequence[Step],
-    movable: frozenset[str],
-    large: Sequence[bool],
-    below: Bytes,
-) -> _Course:
     live = buffers(graph)
-    events = _events(graph, live, large, below)
+    # Small tensors that stay have chunks in the pool, and are left out.
+    large = [b.size >= below or b.root in leaving for b in live]
+    events = find_events(graph, graph.ops, staying(graph), below, leaving)
     may_move = [buffer.root in movable for buffer in live]
     following: dict[int, int] = {}  # buffer -> the next step that reads it
     stages: list[_Stage] = []
     end = len(graph.ops)
     for number, step in reversed(list(enumerate(steps))):
+        begin = end - step.length
         reads = [i for i in sorted(step.reads) if large[i]]
         touched = [i for i in sorted(step.reads | step.makes) if large[i]]
         stages.append(
             _Stage(
                 reads=reads,
                 touched=frozenset(touched),
-                events=[e for e in events[end - step.length : end] if e is not None],
+                events=[events[at] for at in range(begin, end) if at in events],
                 next_uses=[
                     (i, following[i]) for i in touched if i in following and may_move[i]
                 ],
             )
         )
         following.update(dict.fromkeys(reads, number))
-        end -= step.length
+        end = begin
     return _Course(stages[::-1], [buffer.size for buffer in live], may_move)
-
-
-def _events(
-    graph: GraphView, live: Sequence[Buffer], large: Sequence[bool], below: Bytes
-) -> list[_Event | None]:
-    """Return each op's event; None for an op that takes and gives nothing large."""
-    made: dict[int, list[int]] = {}
-    dying: dict[int, list[int]] = {}
-    for i, buffer in enumerate(live):
-        if not large[i]:
-            continue
-        made.setdefault(buffer.producer, []).append(i)
-        if not buffer.kept:
-            dying.setdefault(buffer.last, []).append(i)
-    return [
-        _event(op, graph.roots, made.get(position, ()), dying.get(position, ()), live)
-        if op.scratch >= max(1, below) or position in made or position in dying
-        else None
-        for position, op in enumerate(graph.ops)
-    ]
-
-
-def _event(
-    op: Op,
-    roots: Mapping[str, str],
-    made: Sequence[int],
-    dying: Sequence[int],
-    live: Sequence[Buffer],
-) -> _Event:
-    own = {live[i].root: i for i in made}
-    inputs = {live[i].root: i for i in dying if i not in made}  # others have no reader
-    over = written_over(op, roots, {root: live[i].size for root, i in inputs.items()})
-    heir = None
-    output = op.reusing
-    if over is not None and output is not None and output.name in own:
-        heir = own[output.name], inputs[over]
-    return _Event(
-        taken=[i for i in made if heir is None or i != heir[0]],
-        heir=heir,
-        scratch=op.scratch,
-        given=[i for i in dying if heir is None or i != heir[1]],
-    )
 
 
 def _cheapest_window(
@@ -421,7 +428,7 @@ class Walk:
             if history is not None and history.reads:
                 history.reads[-1].append(self._number)
 
-    def _run_op(self, event: _Event) -> None:
+    def _run_op(self, event: Event) -> None:
         """Allocate outputs, in a dying input's place if possible; free dead buffers."""
         if event.heir is not None:
             output, dead = event.heir

@@ -3,45 +3,43 @@
 The walk allocates chunks of a modelled allocator, but swap-ins that start early change
 the places of tensors. So a plan is checked by playing it to the model once more. Plans
 are made until one can be placed: with less capacity, with smaller tensors moving too.
+Each is judged in several regions (`Risk`).
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from lms.ir.graph import GraphView
+from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import buffers, peak
 from lms.ir.plan import SwapPlan
-from lms.planning.budget import least_room, plan_within
-from lms.planning.candidates import (
-    Filters,
-    Recompute,
-    movable,
-    small_pool_for,
-    smallest_worth_moving,
-)
-from lms.planning.eviction import EvictionRules
-from lms.planning.prefetch import Speeds, copy_in_time
-from lms.planning.risk import (
+from lms.planning.candidates import movable, small_pool_for, smallest_worth_moving
+from lms.planning.eviction import EvictionRules, least_room, plan_within
+from lms.planning.prefetch import copy_in_time
+from lms.planning.problem import (
     NOTHING,
+    Filters,
     FittedPlan,
     Headroom,
+    PlanRequest,
     Risk,
-    judged,
-    middle,
-    regions_of,
-    seconds_of,
+    Speeds,
 )
 from lms.planning.tuning import THOROUGH, TUNING, Effort
 from lms.simulation.allocator import BestFitAllocator, SmallPool
 from lms.simulation.executor import simulate
-from lms.simulation.memory import allocator_peak, allocator_peaks
+from lms.simulation.memory import (
+    Region,
+    allocator_peak,
+    allocator_peaks,
+    peaks_by_region,
+)
 from lms.units import Bytes, Seconds
 
-__all__ = ["PlanRequest", "certain_need", "find_plan", "in_room", "least_plan"]
-__all__ += ["ranked"]
+__all__ = ["certain_need", "find_plan", "in_room", "judged", "least_plan", "ranked"]
+__all__ += ["seconds_of", "with_likely_peak"]
 
 # An execution order, the chunks kept for small tensors, and a plan of one capacity.
 _Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
@@ -74,15 +72,14 @@ def least_plan(
             is_at_edge = i < len(orders)
             if fitted is None or (is_at_edge and fitted.plan.swaps):
                 continue
-            regions = regions_of(budget, headroom, small_pool)
+            regions = _regions(budget, headroom, small_pool)
             peaks = allocator_peaks(graph, fitted.plan, regions)
             if peaks is not None:
-                return budget, replace(fitted, peak=middle(peaks)), op_name
+                return budget, replace(fitted, peak=_middle(peaks)), op_name
         budget += max(TUNING.least_budget_step, budget // TUNING.least_budget_part)
 
 
 def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
-    """Make a plan for a capacity."""
     usual = smallest_worth_moving(peak(graph))
     moving = movable(graph, min_bytes=usual, filters=filters)
     small_pool = small_pool_for(graph, min_bytes=usual)
@@ -103,43 +100,21 @@ def in_room(
     return FittedPlan(plan=plan, small_pool=small_pool, peak=reached)
 
 
+@per_graph()
 def certain_need(graph: GraphView) -> Bytes:
     """Return a proved lower bound on any plan's bytes: the largest op's need.
 
     All other tensors are taken to be out.
     """
-    known = graph.memo.get("certain need")
-    if known is None:
-        every = frozenset(buffer.root for buffer in buffers(graph))
-        usual = smallest_worth_moving(peak(graph))
-        known, _ = least_room(graph, movable=every, min_bytes=usual)
-        graph.memo["certain need"] = known
-    return known
+    every = frozenset(buffer.root for buffer in buffers(graph))
+    usual = smallest_worth_moving(peak(graph))
+    return least_room(graph, movable=every, min_bytes=usual)[0]
 
 
 def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
     usual = smallest_worth_moving(peak(graph))
     moving = movable(graph, min_bytes=usual, filters=filters)
     return least_room(graph, movable=moving, min_bytes=usual)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """The terms of a plan.
-
-    Args:
-        budget: Bytes that the step may use, persistent bytes excluded.
-        headroom: Memory of the device beyond the budget.
-        speeds: Seconds of ops and copies.
-        filters: Which ops' outputs may move.
-        recompute: Whether tensors may be recomputed.
-    """
-
-    budget: Bytes
-    headroom: Headroom = NOTHING
-    speeds: Speeds
-    filters: Filters
-    recompute: Recompute = None
 
 
 def find_plan(
@@ -160,12 +135,12 @@ def find_plan(
         The plan; None if none can be placed.
     """
     rules = replace(rules or EvictionRules(), walks=effort.walks)
-    sure = _surest(graph, request, rules, effort)
+    penalty, sure = _surest(graph, request, rules, effort)
     if not sure:
         return None
     if len(sure) > 1:
         sure = ranked([_played(graph, option, request.speeds) for option in sure])
-    timed = _in_time(graph, sure[0], request, effort)
+    timed = [sure[0], *_in_time(graph, sure[0], request, penalty, effort)]
     return ranked([_played(graph, option, request.speeds) for option in timed])[0]
 
 
@@ -194,8 +169,8 @@ def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:
 
 def _surest(
     graph: GraphView, request: PlanRequest, rules: EvictionRules, effort: Effort
-) -> list[FittedPlan]:
-    """Return a few plans without risk, or else the one plan of least risk.
+) -> tuple[int, list[FittedPlan]]:
+    """Return (0, a few plans without risk), or else (penalty, the plan of least risk).
 
     A tight budget may allow no sure plan. The plan of least risk exceeds the bound by
     least, or is placed in most regions.
@@ -203,26 +178,25 @@ def _surest(
     sure: list[FittedPlan] = []
     others: list[tuple[int, FittedPlan]] = []
     for alike in _placements(graph, request, rules):
-        found = 0
+        before, is_enough = len(sure), False
         for option in alike:
-            beyond_by, fitted = judged(
+            penalty, fitted = judged(
                 graph, option, request.budget, request.headroom, effort
             )
             if fitted.risk is Risk.NONE:
                 sure.append(fitted)
-                found += 1
             else:
-                others.append((beyond_by, fitted))
-            if found == TUNING.alike_plans or len(sure) == effort.compared:
+                others.append((penalty, fitted))
+            is_enough = len(sure) == effort.compared
+            is_enough |= len(sure) + len(others) >= effort.placed
+            if is_enough or len(sure) - before == TUNING.alike_plans:
                 break
-            if len(sure) + len(others) >= effort.placed:
-                break
-        if len(sure) == effort.compared:
-            return sure
-        if len(sure) + len(others) >= effort.placed:
+        if is_enough:
             break
-    best = sorted(others, key=lambda other: (other[1].risk, other[0]))
-    return sure or [option for _, option in best[:1]]
+    if sure or not others:
+        return 0, sure
+    penalty, fitted = min(others, key=lambda other: (other[1].risk, other[0]))
+    return penalty, [fitted]
 
 
 def _placements(
@@ -271,22 +245,100 @@ def _placed(
 
 
 def _in_time(
-    graph: GraphView, fitted: FittedPlan, request: PlanRequest, effort: Effort
+    graph: GraphView,
+    fitted: FittedPlan,
+    request: PlanRequest,
+    penalty: int,
+    effort: Effort,
 ) -> Iterator[FittedPlan]:
-    """Yield the plan, then plans with swap-ins that start in time."""
+    """Yield plans with swap-ins that start in time, of no higher penalty."""
     headroom = NOTHING if fitted.risk is Risk.PLACE else request.headroom
-    regions = regions_of(request.budget, headroom, fitted.small_pool, effort)
-    peaks = allocator_peaks(graph, fitted.plan, regions)
-    assert peaks is not None  # it was placed in these regions before
+    bound = request.budget + headroom.bound
     early = copy_in_time(
         graph,
         fitted.plan,
         request.speeds,
-        bound=max(request.budget + headroom.bound, *peaks),
-        regions=regions,
+        bound=penalty if fitted.risk is Risk.BOUNDS else bound,
+        regions=_regions(request.budget, headroom, fitted.small_pool, effort),
         tries=effort.early_tries,
     )
-    yield replace(fitted, peak=middle(peaks))
     for option in early:
-        likely = middle(option.peaks)
+        likely = _middle(option.peaks)
         yield replace(fitted, plan=option.plan, peak=likely, seconds=None)
+
+
+def seconds_of(fitted: FittedPlan) -> Seconds:
+    """Return the seconds of a plan that was simulated."""
+    assert fitted.seconds is not None
+    return fitted.seconds
+
+
+def judged(
+    graph: GraphView,
+    option: FittedPlan,
+    budget: int,
+    headroom: Headroom,
+    effort: Effort = THOROUGH,
+) -> tuple[int, FittedPlan]:
+    """Return (penalty, the plan with its risk).
+
+    Penalties compare only within one risk: of `PLACE`, the number of regions in which
+    the plan cannot be placed; of `BOUNDS`, its highest peak.
+
+    Args:
+        graph: The graph that the plan is for, in any execution order.
+        option: A plan, and the chunks reserved for small tensors.
+        budget: Bytes of device memory for the step.
+        headroom: Memory of the device beyond the budget.
+        effort: The regions in which the plan is placed.
+    """
+    regions = _regions(budget, headroom, option.small_pool, effort)
+    peaks = list(peaks_by_region(graph, option.plan, regions))
+    placed = [peak for peak in peaks if peak is not None]
+    if len(placed) < len(regions):
+        return len(regions) - len(placed), replace(option, risk=Risk.PLACE)
+    sure = replace(option, peak=_middle(placed), risk=Risk.NONE)
+    if max(placed) > budget + headroom.bound:
+        return max(placed), replace(sure, risk=Risk.BOUNDS)
+    return 0, sure
+
+
+def _middle(peaks: Sequence[int]) -> int:
+    """Return the midpoint of the lowest and the highest peak.
+
+    Of ten or more, the outer tenths do not count. A plan may peak higher in another
+    region, where tensors lie elsewhere. The midpoint is nearest to both; a median is
+    one of them.
+    """
+    ranked = sorted(peaks)
+    left_out = len(ranked) * TUNING.outliers_percent // 100
+    return (ranked[left_out] + ranked[-1 - left_out]) // 2
+
+
+def _regions(
+    budget: int, headroom: Headroom, small_pool: SmallPool, effort: Effort = THOROUGH
+) -> tuple[Region, ...]:
+    """Return the regions to place a plan in: the budget, a little less, and more.
+
+    Best fit takes the smallest chunk that will do, so a little more memory can mean
+    other chunks, other fragments, and a tensor that no fragment can hold.
+    """
+    more = (headroom.free * part // 100 for part in effort.region_percent)
+    sizes = (
+        max(budget * TUNING.region_least_percent // 100, budget + part) for part in more
+    )
+    return tuple(
+        Region(capacity=size, small_pool=small_pool, scratch_first=i % 2 == 1)
+        for i, size in enumerate(dict.fromkeys(sizes))
+    )
+
+
+def with_likely_peak(
+    graph: GraphView, fitted: FittedPlan, budget: int, headroom: Headroom
+) -> FittedPlan:
+    """Return the plan with the midpoint of its peaks in many regions."""
+    sizes = (budget + headroom.free * part // 100 for part in TUNING.likely_percent)
+    regions = [Region(capacity=size, small_pool=fitted.small_pool) for size in sizes]
+    found = peaks_by_region(graph, fitted.plan, regions)
+    peaks = [peak for peak in found if peak is not None]
+    return replace(fitted, peak=_middle(peaks)) if peaks else fitted

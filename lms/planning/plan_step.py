@@ -13,10 +13,14 @@ from typing import TypeAlias
 
 from lms.errors import HostMemoryError
 from lms.ir.plan import planned_graph, validate_plan
-from lms.machine.costs import completed
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep, Reason, Workload
-from lms.planning.risk import FittedPlan
+from lms.planning.problem import (
+    FittedPlan,
+    MemoryBudget,
+    PlannedStep,
+    Reason,
+    Speeds,
+    Workload,
+)
 from lms.planning.select import choose_plan, fits_easily
 from lms.planning.settings import Settings
 from lms.planning.stored_plans import fitted_plan
@@ -113,7 +117,6 @@ def _fitted(
 def _predicted(
     workload: Workload, fitted: FittedPlan, budget: MemoryBudget
 ) -> PlannedStep:
-    """Add predictions to a plan."""
     if fitted.plan == workload.plain.plan:
         return _plain(workload, fitted, budget)
     speeds = workload.speeds()
@@ -121,8 +124,7 @@ def _predicted(
     graph = planned_graph(workload.graph, plan)
     validate_plan(graph, plan)
     memory = simulate_memory(graph, plan)
-    costs = completed(speeds.costs, graph, speeds.hardware)
-    timeline = simulate(graph, plan, costs, speeds.hardware)
+    timeline = simulate(graph, plan, speeds.costs, speeds.hardware)
     return PlannedStep(
         workload=workload,
         budget=budget,
@@ -162,4 +164,4 @@ def _peak(fitted: FittedPlan, timeline: Timeline) -> Bytes:
     """
     if all(swap.release is not None for swap in fitted.plan.swaps):
         return fitted.peak
-    return timeline.allocator_peak(capacity=UNLIMITED) or fitted.peak
+    return timeline.chunks_peak or fitted.peak

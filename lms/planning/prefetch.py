@@ -26,28 +26,14 @@ import numpy.typing as npt
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapPlan
 from lms.ir.resolved import ResolvedPlan, ResolvedSwapIn, resolve
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.planning.problem import Speeds
 from lms.planning.tuning import TUNING
 from lms.simulation.memory import Region, allocator_curve, allocator_peaks
 from lms.units import Bytes
 
-__all__ = ["EarlyPlan", "Speeds", "copy_in_time", "start_in_time"]
+__all__ = ["EarlyPlan", "copy_in_time", "start_in_time"]
 
 _Trigger = Mapping[tuple[int, int], str]  # by swap and number of its swap-in
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speeds:
-    """Speeds of a device: of its ops and of its copies.
-
-    Args:
-        costs: Seconds of each op.
-        hardware: The device and its link.
-    """
-
-    costs: Costs
-    hardware: Hardware
 
 
 class EarlyPlan(NamedTuple):

@@ -1,31 +1,161 @@
-"""Values of planning: a step, its memory budget, its plan."""
+"""Values of planning: a step, the user's wishes, memory budgets, a plan and its risk.
+
+Other allocations in the real memory are not known to the byte, and best fit takes the
+smallest chunk that will do: with a little more memory tensors lie elsewhere. So a plan
+is placed in several regions, and its risk is recorded.
+"""
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, IntEnum
+from functools import cache
 
-from lms.ir.graph import GraphView
+from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import old_values
 from lms.ir.plan import SwapPlan
-from lms.planning.prefetch import Speeds
-from lms.planning.risk import FittedPlan, Risk
+from lms.machine.hardware import Costs, Hardware
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import SmallPool
 from lms.simulation.memory import MemoryTimeline, simulate_memory
 from lms.simulation.timeline import Timeline
-from lms.units import MIB, Bytes
+from lms.units import MIB, Bytes, Seconds
 
-__all__ = [
-    "UNLIMITED",
-    "MemoryBudget",
-    "PlannedStep",
-    "Reason",
-    "Workload",
-    "budget_in",
-]
+__all__ = ["NOTHING", "UNLIMITED", "Filters", "FittedPlan", "Headroom", "MemoryBudget"]
+__all__ += ["PlanRequest", "PlannedStep", "Reason", "Risk", "Speeds"]
+__all__ += ["Workload", "budget_in"]
 
 UNLIMITED = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Which ops' outputs may move, by scope and by type; TFLMS's names.
+
+    Args:
+        include_scopes: Path prefixes of op names; when given, only outputs of ops
+            below one of them move.
+        exclude_scopes: Path prefixes whose ops' outputs stay. Exclusion wins.
+        include_types: Op types whose outputs may move, when given.
+        exclude_types: Op types whose outputs stay.
+    """
+
+    include_scopes: tuple[str, ...] = ()
+    exclude_scopes: tuple[str, ...] = ()
+    include_types: tuple[str, ...] = ()
+    exclude_types: tuple[str, ...] = ()
+
+    def accepts(self, op: Op) -> bool:
+        """Tell whether the outputs of an op may move.
+
+        Example:
+            >>> Filters(exclude_types=("Relu",)).accepts(Op(name="r", type="Relu"))
+            False
+        """
+        if self.include_scopes and not _below(op.name, self.include_scopes):
+            return False
+        if self.include_types and op.type not in self.include_types:
+            return False
+        return not (
+            _below(op.name, self.exclude_scopes) or op.type in self.exclude_types
+        )
+
+
+def _below(name: str, scopes: Sequence[str]) -> bool:
+    """Tell whether a scope is a part of a name's path, at any level.
+
+    Keras nests and numbers names (`functional_1/conv_1/Conv3D`), and users know `conv`.
+    So a layer named `conv_1` is below the scope `conv` too; the longer
+    `functional/conv` or the layer's whole name is more exact.
+    """
+    return any(_scope_pattern(scope).search(f"/{name}/") for scope in scopes)
+
+
+@cache
+def _scope_pattern(scope: str) -> re.Pattern[str]:
+    parts = (re.escape(part) + r"(_\d+)?" for part in scope.strip("/").split("/"))
+    return re.compile(f"/{'/'.join(parts)}/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """Speeds of a device: of its ops and of its copies.
+
+    Args:
+        costs: Seconds of each op.
+        hardware: The device and its link.
+    """
+
+    costs: Costs
+    hardware: Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """Bytes of a device beyond the budget that a step is planned into.
+
+    Args:
+        free: Bytes that are free.
+        bound: Bytes by which the step may exceed the budget, by chance of placement.
+        holes: Free fragments within the budget, apart from the chunk at the end.
+    """
+
+    free: int = 0
+    bound: int = 0
+    holes: tuple[int, ...] = ()
+
+
+NOTHING = Headroom()
+
+
+class Risk(IntEnum):
+    """Risk of a plan's placement; the least is best."""
+
+    NONE = 0  # placed in all regions, within bounds
+    BOUNDS = 1  # placed in all, beyond the bounds in some
+    PLACE = 2  # placed in the budget, and not in all regions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedPlan:
+    """A plan and its placement by the allocator.
+
+    Args:
+        plan: The plan.
+        small_pool: Chunks to reserve for small tensors.
+        peak: The most bytes of chunks in use: the midpoint of likely peaks.
+        risk: Risk of the placement in the device's memory.
+        seconds: Simulated seconds of the step; None if it was not simulated.
+        beside: Bytes that it may take beyond the peak, where ops run side by side.
+    """
+
+    plan: SwapPlan
+    small_pool: SmallPool
+    peak: int
+    risk: Risk = Risk.NONE
+    seconds: Seconds | None = None
+    beside: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """The terms of a plan.
+
+    Args:
+        budget: Bytes that the step may use, persistent bytes excluded.
+        headroom: Memory of the device beyond the budget.
+        speeds: Seconds of ops and copies.
+        filters: Which ops' outputs may move.
+        recompute: Whether tensors are recomputed: None where that is best; True
+            wherever possible.
+    """
+
+    budget: Bytes
+    headroom: Headroom = NOTHING
+    speeds: Speeds
+    filters: Filters
+    recompute: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

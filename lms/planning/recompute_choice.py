@@ -33,11 +33,10 @@ from operator import itemgetter
 import numpy as np
 import numpy.typing as npt
 
-from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.graph import GraphView, Op, op_of, per_graph
 from lms.ir.liveness import Buffer, buffers, memory_curve
 from lms.ir.recompute import Recomputed, copy_name, original_name
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware
 from lms.planning.tuning import TUNING
 from lms.units import Bytes, Seconds
 
@@ -89,14 +88,12 @@ class Terms:
         share: Seconds of the link; None chooses no tensors to move.
         least: Tensors of fewer bytes are not recomputed: ops that touch no larger
             tensor are not ordered, and a copy of such an op would run at once.
-        cheap: Whether only ops run again that take about as long as copying.
     """
 
     budget: Bytes
     most: Callable[[Bytes], Seconds]
     share: LinkShare | None = None
     least: Bytes = 0
-    cheap: bool = False
 
 
 @dataclass(slots=True)
@@ -142,13 +139,13 @@ class StepAsItIs:
     Args:
         graph: The step in the execution order to obey.
         costs: Seconds of each op.
-        terms: Terms of the choice.
+        least: As in `Terms`.
     """
 
-    def __init__(self, graph: GraphView, costs: Costs, terms: Terms) -> None:
+    def __init__(self, graph: GraphView, costs: Costs, least: Bytes) -> None:
         self.graph = graph
         self.costs = costs
-        self.least = terms.least
+        self.least = least
         self.buffers = {buffer.root: buffer for buffer in buffers(graph)}
         self.made: dict[str, list[Buffer]] = {}
         self.read: dict[str, list[str]] = {}
@@ -158,7 +155,6 @@ class StepAsItIs:
             self.read[op.name] = list(dict.fromkeys(graph.roots[x] for x in op.inputs))
         taken = [0.0, *(costs.of(op.name) for op in graph.ops)]
         self.begins = list(accumulate(taken))  # seconds, of each op and of the end
-        self._cheap = terms.cheap
         self._written: dict[str, int] = {}  # variable -> its first write
         for position, op in enumerate(graph.ops):
             for handle in op.writes:
@@ -169,7 +165,7 @@ class StepAsItIs:
         op = self.graph.by_name[name]
         if copy_name(name) in self.graph.by_name:  # its copy may, if need be
             return False
-        return op.repeatable and not op.varies and (op.cheap or not self._cheap)
+        return op.repeatable and not op.varies
 
     def is_old_value(self, root: str, at: int) -> bool:
         """Tell whether a read at a position keeps a large old value beside the new."""
@@ -328,11 +324,9 @@ def choose_fates(
     Returns:
         The choice; empty if the step fits, or no tensor can be recomputed in time.
     """
-    # Calls differ in these terms. The value keeps `costs` alive, so its id is unique.
-    key = f"step as it is, {terms.least}, {terms.cheap}, {id(costs)}"
-    step = graph.memo.get(key) or StepAsItIs(graph, costs, terms)
-    if before is None:  # else the graph is one of many, and a cycle would keep it
-        graph.memo[key] = step
+    # A graph with copies is one of many, and a cycle would keep it.
+    facts_of = per_graph()(StepAsItIs) if before is None else StepAsItIs
+    step = facts_of(graph, costs, terms.least)
     chosen = Chosen(step, terms.budget)
     large = [
         step.buffers[root]
@@ -560,7 +554,6 @@ class _Trial:
         self._keep(buffer, at)
 
     def _keep(self, buffer: Buffer, at: int) -> None:
-        """Keep an original for longer."""
         self.change.bytes.append((self._last(buffer.root) + 1, at + 1, buffer.size))
         self.change.last[buffer.root] = at
 

@@ -8,9 +8,7 @@ from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import buffers, memory_curve, old_values
 from lms.ir.plan import SwapPlan
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import UNLIMITED, MemoryBudget, Workload
-from lms.planning.risk import FittedPlan
+from lms.planning.problem import UNLIMITED, FittedPlan, MemoryBudget, Speeds, Workload
 from lms.planning.settings import Settings
 from lms.planning.strategies import plan_by_budget
 from lms.planning.tflms_autotune import search_thresholds

@@ -10,18 +10,13 @@ from typing import Any, cast
 
 from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
-from lms.planning.candidates import Filters, Recompute
+from lms.planning.problem import Filters
 from lms.planning.tflms_rule import LEAST, SyncMode, read_levels
 from lms.units import parse_size
 
 __all__ = ["RECOMPUTE_WORDS", "Settings", "Thresholds", "read_plan", "read_settings"]
 
-RECOMPUTE_WORDS: Mapping[str, Recompute] = {
-    "auto": None,
-    "cheap": "cheap",
-    "always": True,
-    "never": False,
-}
+RECOMPUTE_WORDS = {"auto": None, "always": True, "never": False}
 """Names of `recompute`'s values on command lines."""
 
 
@@ -29,12 +24,9 @@ RECOMPUTE_WORDS: Mapping[str, Recompute] = {
 class Thresholds:
     """Thresholds of IBM's rule, by TFLMS's names; None is tuned as TFLMS does.
 
+    The first four are those of `ThresholdRule`.
+
     Args:
-        swapout_threshold: Levels between a tensor's producer and a reader, above which
-            the reader reads a swapped-in copy.
-        swapin_ahead: Levels before its reader at which a swap-in starts.
-        swapin_groupby: The most levels between two readers that share a copy.
-        sync_mode: Which copies the computation waits for.
         serialization: Levels whose ops are made to run one by one.
         serialization_by_size: Bytes of a level above which it is serialised.
     """
@@ -54,29 +46,12 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The user's knobs; None lets lms choose.
-
-    Args:
-        budget: Bytes of device memory that a step may use, persistent bytes included.
-        thresholds: IBM's rule, which then plans the swaps; None plans by the budget.
-        filters: Which ops' outputs may move.
-        recompute: Whether tensors may be recomputed instead of being moved: None where
-            that is predicted to be faster, or about as fast with fewer bytes moved, and
-            where the host is too small; True wherever possible; "cheap" as None, but
-            only by ops that take about as long as copying.
-        plan: The plan of the first training step; None makes one.
-        host_memory: Bytes of the host's memory that swapped tensors may take; None for
-            what is free.
-        state: Where variables may be: None on device or host, "device" only there.
-        slices: How ops may be split where no plan fits: None along a batch, with equal
-            bits where TensorFlow's ops are deterministic; "any" also matrix products
-            along rows and columns; "none" not at all.
-    """
+    """The user's knobs as `lms.LMSCallback` explains them; sizes are bytes."""
 
     budget: int | None = None
     thresholds: Thresholds | None = None
     filters: Filters = field(default_factory=Filters)
-    recompute: Recompute = None
+    recompute: bool | None = None
     plan: SwapPlan | None = None
     host_memory: int | None = None
     state: str | None = None
@@ -104,7 +79,7 @@ def read_settings(  # noqa: PLR0913 - the user's knobs
     *,
     budget: int | str | None = None,
     thresholds: Mapping[str, Any] | None = None,
-    recompute: Recompute = None,
+    recompute: bool | None = None,
     plan: SwapPlan | str | Path | None = None,
     host_memory: int | str | None = None,
     state: str | None = None,
@@ -240,10 +215,10 @@ def _check_levels(value: object) -> None:
 
 
 def _check_recompute(value: object, *, by_rule: bool) -> None:
-    if value is not None and value != "cheap" and not isinstance(value, bool):
+    if value is not None and not isinstance(value, bool):
         raise TypeError(
-            f'`recompute` must be True, False, "cheap" or None, got {value!r}. None '
-            "chooses for you."
+            f"`recompute` must be True, False or None, got {value!r}. None chooses for "
+            "you."
         )
     if value and by_rule:
         raise ValueError(

@@ -20,8 +20,7 @@ from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.planning.candidates import small_pool_for, smallest_worth_moving
 from lms.planning.placement import in_room
-from lms.planning.problem import UNLIMITED, MemoryBudget, Workload
-from lms.planning.risk import FittedPlan
+from lms.planning.problem import UNLIMITED, FittedPlan, MemoryBudget, Workload
 from lms.planning.select import choose_plan, fits
 from lms.planning.settings import Settings
 from lms.simulation.memory import allocator_peak

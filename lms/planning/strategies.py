@@ -19,29 +19,29 @@ from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import with_recomputed
 from lms.ir.write_guard import can_come_last
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning.candidates import movable, smallest_worth_moving
 from lms.planning.eviction import EvictionRules
 from lms.planning.placement import (
-    PlanRequest,
     certain_need,
     find_plan,
     in_room,
+    judged,
     least_plan,
     ranked,
-)
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import UNLIMITED, MemoryBudget
-from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
-from lms.planning.risk import (
-    FittedPlan,
-    Headroom,
-    Risk,
-    judged,
     seconds_of,
     with_likely_peak,
 )
+from lms.planning.problem import (
+    UNLIMITED,
+    FittedPlan,
+    Headroom,
+    MemoryBudget,
+    PlanRequest,
+    Risk,
+    Speeds,
+)
+from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
 from lms.planning.schedule import orders as _orders
 from lms.planning.settings import Settings
 from lms.planning.tuning import QUICK, THOROUGH, TUNING, Effort
@@ -256,7 +256,6 @@ class _Search:
             most=partial(_longest, request),
             share=self._share(choice),
             least=least,
-            cheap=request.recompute == "cheap",
         )
         able = movable(graph, min_bytes=least, filters=request.filters)
         return choose_fates(graph, able, request.speeds.costs, terms, before)
@@ -329,16 +328,13 @@ def plan_by_budget(
     may_wait = (True, False) if can_come_last(graph) else (True,)
     orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
     found: list[FittedPlan] = []
-    sure: list[FittedPlan] = []
-    for percent in TUNING.taken_percent:
-        if percent == _ALL and sure:
-            return ranked(sure)[0]
+    for percent in (TUNING.taken_percent, _ALL):
         option = _least_doubted(orders, _request(settings, budget, speeds, percent))
         if option is None:
             continue
-        found.append(option)
         if option.risk is Risk.NONE and percent < _ALL:
-            sure.append(option)
+            return option
+        found.append(option)
     every = [order for family in orders for order in family()]
     least, placed, op_name = least_plan(every, filters=settings.filters)
     is_enough = budget.device_has(least) and least <= budget.step
@@ -370,25 +366,22 @@ def _least_recomputing(
     hardware = preset(_REFERENCE)
     speeds = Speeds(costs=roofline(orders[0], hardware), hardware=hardware)
     rooms = [least * percent // 100 for percent in TUNING.least_recompute_percent]
-    found = {least: replace(sure, seconds=None)}
+    tried: dict[Bytes, FittedPlan | None] = {}
 
-    def is_too_small(step: Bytes) -> bool:
-        room = MemoryBudget(total=step, margin=0, persistent=0)
-        request = _request(settings, room, speeds, TUNING.taken_percent[0])
-        free = step // TUNING.least_budget_part
-        headroom = Headroom(free=free, bound=UNLIMITED)
-        option = _first_sure(orders, replace(request, headroom=headroom))
-        if option is not None:
-            found[step] = replace(option, seconds=None)
-        return option is None
+    def planned(step: Bytes) -> FittedPlan | None:
+        if step not in tried:
+            room = MemoryBudget(total=step, margin=0, persistent=0)
+            request = _request(settings, room, speeds, TUNING.taken_percent)
+            headroom = Headroom(free=step // TUNING.least_budget_part, bound=UNLIMITED)
+            tried[step] = _first_sure(orders, replace(request, headroom=headroom))
+        return tried[step]
 
-    if is_too_small(rooms[0]):  # failing takes longest, and smaller ones fail too
-        return least, found[least]
-    last = bisect_left(rooms, 1, 1, key=is_too_small)
-    if last > 1 and rooms[last - 2] not in found:
-        is_too_small(rooms[last - 2])
-    step = min((room for room in found if room not in rooms[last - 1 :]), default=least)
-    return step, found[step]
+    if planned(rooms[0]) is None:  # failing takes longest, and smaller ones fail too
+        return least, sure
+    last = bisect_left(rooms, x=True, lo=1, key=lambda room: planned(room) is None)
+    planned(rooms[max(0, last - 2)])
+    step = min((room for room in rooms[: last - 1] if tried.get(room)), default=least)
+    return step, replace(tried.get(step) or sure, seconds=None)
 
 
 def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
@@ -427,27 +420,20 @@ def _at_the_edge(
 def _request(
     settings: Settings, budget: MemoryBudget, speeds: Speeds, percent: int
 ) -> PlanRequest:
-    """Make the request for a plan into a percentage of the budget."""
     taken = budget.step * percent // 100
+    # No plan can take more than the whole device has.
+    beyond = UNLIMITED if budget.is_whole_device else budget.margin
     return PlanRequest(
         budget=taken,
         headroom=Headroom(
             free=budget.free - taken,
-            bound=budget.step - taken + _bound(budget),
+            bound=budget.step - taken + beyond,
             holes=budget.holes,
         ),
         speeds=speeds,
         filters=settings.filters,
         recompute=settings.recompute,
     )
-
-
-def _bound(budget: MemoryBudget) -> Bytes:
-    """Return the bytes by which a plan may exceed the budget.
-
-    Unlimited if the budget is the whole device: no plan can take more than there is.
-    """
-    return UNLIMITED if budget.is_whole_device else budget.margin
 
 
 def _least_doubted(

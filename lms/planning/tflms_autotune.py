@@ -31,8 +31,7 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan
 from lms.planning import candidates
-from lms.planning.problem import UNLIMITED, MemoryBudget
-from lms.planning.risk import FittedPlan
+from lms.planning.problem import UNLIMITED, FittedPlan, MemoryBudget
 from lms.planning.settings import Settings, Thresholds
 from lms.planning.tflms_rule import (
     LEAST,
@@ -131,7 +130,7 @@ def _searched(
     if "swapin_ahead" in free:
         rule = _largest(rule, "swapin_ahead", trials.levels, fits)
     if "swapin_groupby" in free:
-        rule = _grouped(rule, trials.levels, fits)
+        rule = _with_gap(rule, trials.levels, fits)
     return rule
 
 
@@ -150,7 +149,7 @@ def _largest(
     return rule
 
 
-def _grouped(
+def _with_gap(
     rule: ThresholdRule, count: int, fits: Callable[[ThresholdRule], bool]
 ) -> ThresholdRule:
     """Halve the gap between readers of one copy until the rule fits, as TFLMS does."""

@@ -47,7 +47,6 @@ __all__ = [
     "LevelledGraph",
     "SyncMode",
     "ThresholdRule",
-    "can_wait",
     "level_graph",
     "levels",
     "plan_by_rule",
@@ -84,15 +83,26 @@ class LevelledGraph:
     live: tuple[Buffer, ...]
 
 
-def levels(graph: GraphView) -> dict[str, int]:
+def levels(
+    graph: GraphView, waits: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, int]:
     """Return each op's level by its name: its longest path from a source, in edges.
+
+    Args:
+        graph: The graph in any execution order.
+        waits: Additional edges, which follow the order: ops that an op waits for.
 
     Example:
         >>> a, b = Op(name="a", type="A"), Op(name="b", type="B", controls=("a",))
         >>> levels(GraphView(ops=(a, b)))
         {'a': 0, 'b': 1}
     """
-    return _levels(graph, {})
+    extra = waits or {}
+    level: dict[str, int] = {}
+    for op in graph.ops:
+        before = (*map(op_of, op.inputs), *op.controls, *extra.get(op.name, ()))
+        level[op.name] = 1 + max((level[name] for name in before), default=-1)
+    return level
 
 
 def level_graph(
@@ -124,7 +134,7 @@ def level_graph(
         if plain[name] in chosen
     )
     waits = {name: [before] for before, name in pairwise(chain)}
-    level = _levels(ordered, waits)
+    level = levels(ordered, waits)
     ordered = graph.reordered(_by_level(graph, level))
     position = {op.name: i for i, op in enumerate(ordered.ops)}
     return LevelledGraph(
@@ -138,21 +148,12 @@ def level_graph(
     )
 
 
-def can_wait(op: Op) -> bool:
+def _can_wait(op: Op) -> bool:
     """Tell whether an op can be made to wait, or be waited for.
 
     An alias, a persistent op or a part of a loop cannot.
     """
     return op.alias is None and not op.persistent and not op.fixed
-
-
-def _levels(graph: GraphView, waits: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Return levels with additional edges, which must follow the graph's order."""
-    level: dict[str, int] = {}
-    for op in graph.ops:
-        before = (*map(op_of, op.inputs), *op.controls, *waits.get(op.name, ()))
-        level[op.name] = 1 + max((level[name] for name in before), default=-1)
-    return level
 
 
 def _by_level(graph: GraphView, level: Mapping[str, int]) -> list[str]:
@@ -166,12 +167,11 @@ def _serialized(
     wanted: Sequence[int | str],
     by_size: int,
 ) -> set[int]:
-    """Return the levels to be serialised."""
     count = max(level.values(), default=-1) + 1
     chosen = {number for item in wanted for number in read_levels(item, count)}
     touched = [0] * count
     for op in graph.ops:
-        if can_wait(op):
+        if _can_wait(op):
             made = [tensor.name for tensor in op.outputs]
             names = dict.fromkeys([*op.inputs, *made])
             touched[level[op.name]] += sum(graph.tensors[name].size for name in names)
@@ -363,7 +363,7 @@ def _release(
     }
     behind = range(levelled.start[levelled.level[made] + 1], len(ops))
     for position in (*sorted(near), *behind):
-        if can_wait(ops[position]) and position > made:
+        if _can_wait(ops[position]) and position > made:
             return ops[position].name
     return None
 
@@ -412,7 +412,7 @@ def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int
 
 def _can_trigger(levelled: LevelledGraph, position: int, reader: int) -> bool:
     op = levelled.graph.ops[position]
-    return can_wait(op) and position < reader
+    return _can_wait(op) and position < reader
 
 
 def _without_circles(

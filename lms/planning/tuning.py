@@ -24,10 +24,10 @@ class Tuning:
     # Without a user's budget 1/32 of the device's limit stays free, for fragmentation
     # and for other programs.
     margin_part: int = 32
-    # Percentages of the budget that are planned for in turn, until a plan is sure. Less
-    # means more copies, but a margin for the peak, which is not predicted to the byte:
-    # allocator, small ops and input pipelines take memory of their own.
-    taken_percent: tuple[int, ...] = (95, 100)
+    # Steps are planned into 95 % of the budget, and into all of it if no such plan is
+    # sure. Less means more copies, but a margin for the peak, which is not predicted to
+    # the byte: allocator, small ops and input pipelines take memory of their own.
+    taken_percent: int = 95
     # TensorFlow starts any ready op, so a step without a plan may need 1.15 times its
     # predicted peak. Larger: steps are planned that would have fitted without.
     unordered_factor: float = 1.15

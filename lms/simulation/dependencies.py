@@ -204,11 +204,10 @@ class _Finder:
             own = [self._key[t.name] for t in op.outputs if t.name in self._key]
             dying = self._dying[position]
             sizes = {root: self._size[key] for root, key in dying.items()}
-            over = written_over(op, self._roots, sizes)
+            output, over = written_over(op, self._roots, sizes) or (None, "")
             for key in own:
                 size = self._size[key]
-                made = op.reusing
-                if over and made and key == self._key.get(made.name):
+                if output and key == self._key.get(output):
                     self.found.gives[position].remove(dying[over])
                     actual[key] = actual.get(dying[over], dying[over])
                     size = 0

@@ -32,8 +32,7 @@ from lms.errors import PlanError
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.ir.resolved import resolve
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware
 from lms.simulation.dependencies import Copy, Take, find_dependencies
 from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
 from lms.units import Bytes, Seconds

@@ -11,31 +11,20 @@ Known weakness: positions, not seconds. A new value of a variable that is read a
 was assigned is taken to die with its last reader.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from lms.ir.graph import GraphView, Op
+from lms.ir.graph import GraphView, Op, per_graph
 from lms.ir.liveness import new_value, reused_bytes, written_over
 from lms.ir.plan import SwapPlan
 from lms.ir.resolved import Residency, ResolvedPlan, resolve
 from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool, rounded_up
 
-__all__ = [
-    "MemoryTimeline",
-    "Region",
-    "allocator_curve",
-    "allocator_peak",
-    "allocator_peaks",
-    "peaks_by_region",
-    "simulate_memory",
-]
-
-
-_MEMO = "requests"
-_PLANS = 6  # most plans of a graph whose requests are cached
+__all__ = ["Event", "MemoryTimeline", "Region", "allocator_curve", "allocator_peak"]
+__all__ += ["allocator_peaks", "find_events", "peaks_by_region", "simulate_memory"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +64,22 @@ class Region:
     capacity: int
     small_pool: SmallPool = NO_POOL
     scratch_first: bool = False
+
+
+class Event(NamedTuple):
+    """Memory that one op takes and gives back; numbers are indices of residencies.
+
+    Args:
+        taken: Residencies that begin and need memory.
+        heir: An in-place output, and the dying input whose memory it takes.
+        scratch: Bytes while the op runs.
+        given: Residencies that end.
+    """
+
+    taken: Sequence[int]
+    heir: tuple[int, int] | None
+    scratch: int
+    given: Sequence[int]
 
 
 class _Request(NamedTuple):
@@ -175,73 +180,79 @@ def allocator_curve(
     return None if used is None else tuple(used)
 
 
-def _requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:
-    """Return the requests of at least `least` bytes, by position, ascending.
+def find_events(
+    graph: GraphView,
+    ops: Sequence[Op],
+    lives: Sequence[Residency],
+    least: int,
+    always: Collection[str] = (),
+) -> dict[int, Event]:
+    """Return the events of at least `least` bytes, by position, ascending.
 
-    Requests of the last plans are cached: a plan is tried in several regions.
+    Args:
+        graph: The graph of the ops.
+        ops: Its ops in the order that positions refer to.
+        lives: Residencies of buffers.
+        least: Bytes; smaller buffers are left out.
+        always: Roots of buffers that are not left out.
     """
-    known = graph.memo.setdefault(_MEMO, deque(maxlen=_PLANS))
-    for tried, pieces, requests in known:
-        if tried is plan and pieces == least:
-            return requests
-    known.append((plan, least, _find_requests(graph, plan, least)))
-    return known[-1][2]
-
-
-def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:
-    resolved = resolve(graph, plan)
-    starts: dict[int, list[tuple[int, Residency]]] = defaultdict(list)
-    ends: dict[int, list[tuple[int, Residency]]] = defaultdict(list)
-    for key, life in enumerate(resolved.residencies):
-        if life.size < least:
-            continue
-        starts[life.start].append((key, life))
-        ends[life.end - 1].append((key, life))
-    held: dict[int, int] = {}  # residency -> the key of its chunk
-    found: dict[int, _Request] = {}
+    starts: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, list[int]] = defaultdict(list)
+    for i, life in enumerate(lives):
+        if life.size >= least or life.root in always:
+            starts[life.start].append(i)
+            ends[life.end - 1].append(i)
     need = max(1, least)
-    scratched = (i for i, op in enumerate(resolved.ops) if op.scratch >= need)
-    for position in sorted({*starts, *ends, *scratched}):
-        op, ending = resolved.ops[position], ends.get(position, ())
-        taken = _take(op, graph.roots, starts.get(position, ()), ending, held)
-        value = graph.roots.get(new_value(op) or "")
-        given: list[int] = []
-        replaced: list[tuple[str, int, int]] = []
-        for key, life in ending:
-            if key not in held:
-                continue
-            if life.root == value:
-                replaced.append((op.writes[0], life.size, held.pop(key)))
-            else:
-                given.append(held.pop(key))
-        found[position] = _Request(taken, op.scratch, given, replaced)
-    return found
+    scratched = (i for i, op in enumerate(ops) if op.scratch >= need)
+    return {
+        at: _event(ops[at], graph.roots, lives, starts.get(at, ()), ends.get(at, ()))
+        for at in sorted({*starts, *ends, *scratched})
+    }
 
 
-def _take(
+def _event(
     op: Op,
     roots: Mapping[str, str],
-    starting: Sequence[tuple[int, Residency]],
-    ending: Sequence[tuple[int, Residency]],
-    held: dict[int, int],
-) -> list[tuple[int, int]]:
-    """Return the chunks to allocate at an op; one output may reuse a dying input."""
-    first = op.reusing.name if op.reusing else None
-    dying = {
-        life.root: (key, life.size)
-        for key, life in ending
-        if first is not None and life.dies_at is not None
-    }
-    over = written_over(op, roots, {root: size for root, (_, size) in dying.items()})
-    taken: list[tuple[int, int]] = []
+    lives: Sequence[Residency],
+    starting: Sequence[int],
+    ending: Sequence[int],
+) -> Event:
+    dying = {lives[i].root: i for i in ending if lives[i].dies_at is not None}
+    sizes = {root: lives[i].size for root, i in dying.items()}
+    output, over = written_over(op, roots, sizes) or ("", "")
+    heir = next(((i, dying[over]) for i in starting if lives[i].root == output), None)
     # Swap-ins that start beside the op come first: their tensors were made earlier.
-    for key, life in starting:
-        if over is not None and life.root == first:
-            held[key] = held.pop(dying[over][0])
-        else:
-            taken.append((key, life.size))
-            held[key] = key
-    return taken
+    return Event(
+        taken=[i for i in starting if heir is None or i != heir[0]],
+        heir=heir,
+        scratch=op.scratch,
+        given=[i for i in ending if heir is None or i != heir[1]],
+    )
+
+
+@per_graph(most=6)  # a plan is tried in several regions
+def _requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:
+    """Return the requests of at least `least` bytes, by position, ascending."""
+    resolved = resolve(graph, plan)
+    ops, lives = resolved.ops, resolved.residencies
+    held: dict[int, int] = {}  # residency -> the key of its chunk
+    found: dict[int, _Request] = {}
+    for position, event in find_events(graph, ops, lives, least).items():
+        held.update((i, i) for i in event.taken)
+        if event.heir is not None:
+            held[event.heir[0]] = held.pop(event.heir[1])
+        value = graph.roots.get(new_value(ops[position]) or "")
+        found[position] = _Request(
+            [(i, lives[i].size) for i in event.taken],
+            event.scratch,
+            [held.pop(i) for i in event.given if lives[i].root != value],
+            [
+                (ops[position].writes[0], lives[i].size, held.pop(i))
+                for i in event.given
+                if lives[i].root == value
+            ],
+        )
+    return found
 
 
 def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:

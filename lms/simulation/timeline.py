@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import accumulate, pairwise
 from typing import Any
 
-from lms.simulation.allocator import BestFitAllocator
+from lms.simulation.allocator import rounded_up
 from lms.units import Bytes, Seconds
 
 __all__ = ["Cause", "Interval", "Lane", "Request", "Stall", "Timeline"]
@@ -138,6 +138,12 @@ class Timeline:
         """The most bytes of the step on the device at once."""
         return max((used for _, used in self.device_curve()), default=0)
 
+    @property
+    def chunks_peak(self) -> Bytes:
+        """The most bytes of the allocator's chunks in use at once."""
+        signs = ((1 if request.size > 0 else -1, request) for request in self.requests)
+        return max(accumulate(s * rounded_up(s * r.size) for s, r in signs), default=0)
+
     def lane(self, lane: Lane) -> tuple[Interval, ...]:
         """Return the intervals of one lane."""
         return tuple(i for i in self.intervals if i.lane is lane)
@@ -166,27 +172,6 @@ class Timeline:
     def host_curve(self) -> tuple[tuple[Seconds, Bytes], ...]:
         """Return the bytes of swapped tensors on the host from each moment on."""
         return _curve(self.host_requests)
-
-    def allocator_peak(self, *, capacity: Bytes) -> Bytes | None:
-        """Predict the peak that the allocator reports, with rounding and fragmentation.
-
-        Args:
-            capacity: Bytes that the step may use.
-
-        Returns:
-            Bytes of chunks in use at most; None if the allocator runs out of memory.
-        """
-        allocator = BestFitAllocator(capacity)
-        chunks: dict[int, int] = {}
-        try:
-            for request in self.requests:
-                if request.size > 0:
-                    chunks[request.key] = allocator.allocate(request.size)
-                else:
-                    allocator.free(chunks.pop(request.key))
-        except MemoryError:
-            return None
-        return allocator.peak
 
     def to_chrome_trace(self, *, name: str = "step") -> str:
         """Write the timeline as JSON text for Perfetto and chrome://tracing.

@@ -16,8 +16,7 @@ from lms.errors import PlanError
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.ir.recompute import Recomputed, with_recomputed
-from lms.machine.costs import roofline
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Hardware, roofline
 from lms.simulation.executor import simulate
 from lms.simulation.memory import simulate_memory
 from lms.units import MIB

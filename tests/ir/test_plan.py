@@ -63,7 +63,7 @@ def test_bytes_are_counted_once_out_and_for_each_copy_back() -> None:
         (replace(PLAN, chain=("a", "c", "b")), "follow the order, got 'b'"),
         (replace(PLAN, swaps=PLAN.swaps * 2), "'a:0' must be swapped once"),
         (moved(tensor="x:0"), "'x:0' must be a tensor that owns its buffer"),
-        (moved(size=99), "size of 'a:0' must be 100"),
+        (moved(size=99), "size of 'a:0' must be 100, got 99"),
         (moved(release="a"), "release of 'a:0' must be an op after its producer"),
         (moved(release="x"), "release of 'a:0' must be an op after its producer"),
         (copied("c", ""), "must have readers, got none"),

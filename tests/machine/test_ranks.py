@@ -43,7 +43,7 @@ def test_slurms_tasks_have_an_address_on_their_node() -> None:
     assert (found.rank, found.local_rank, found.local_size) == (3, 1, 2)
     assert len(set(found.addresses)) == 5
     assert read_placement({**SLURM, "SLURM_PROCID": "2", "SLURM_LOCALID": "0"}) == (
-        Placement(rank=2, addresses=found.addresses, source="Slurm")
+        Placement(rank=2, addresses=found.addresses)
     )
     other = read_placement({**SLURM, "SLURM_JOB_ID": "43"})
     assert not set(other.addresses) & set(found.addresses)

@@ -4,7 +4,7 @@ from functools import partial
 
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
-from lms.planning.budget import plan_within
+from lms.planning.eviction import plan_within
 from lms.simulation.allocator import BestFitAllocator
 
 __all__ = ["plan_in_bytes"]

@@ -12,11 +12,9 @@ from dataclasses import replace
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
-from lms.machine.costs import completed, roofline
-from lms.machine.hardware import Hardware, preset
+from lms.machine.hardware import Hardware, preset, roofline
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import budget_in
+from lms.planning.problem import Speeds, budget_in
 from lms.planning.select import plain_plan, workload_of
 from lms.planning.settings import read_settings
 from lms.simulation.executor import simulate
@@ -51,7 +49,8 @@ def planned(step: StoredStep, question: Question) -> Answer:
     found = plan_step(workload_of(graph, own, lambda: speeds), settings, budget, None)
     plan, played = found.plan, found.timeline
     if played is None:
-        costs = completed(speeds.costs, found.graph, hardware)
+        known = roofline(found.graph, hardware).seconds, speeds.costs.seconds
+        costs = replace(speeds.costs, seconds={**known[0], **known[1]})
         played = simulate(found.graph, plan, costs, hardware)
     return {
         "planner": plan.planner,

@@ -4,13 +4,13 @@ import pytest
 
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.planning.candidates import (
-    Filters,
     check_scopes,
     large_ops,
     movable,
     small_pool_for,
     smallest_worth_moving,
 )
+from lms.planning.problem import Filters
 from lms.units import GIB, KIB, MIB
 from tests.graphs import LOOP, RESHAPE, SKIP, graph_of, make_op
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from lms.ir.graph import GraphView, op_of
 from lms.ir.liveness import buffers, lower_bound, peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
-from lms.planning.budget import least_room
 from lms.planning.candidates import movable
+from lms.planning.eviction import least_room
 from lms.planning.tflms_rule import SyncMode, ThresholdRule
 from lms.simulation.memory import simulate_memory
 from tests.graphs import scheduled

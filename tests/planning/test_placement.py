@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
-from lms.planning import placement, risk
-from lms.planning.candidates import Filters
-from lms.planning.placement import PlanRequest, find_plan, ranked
-from lms.planning.prefetch import Speeds
-from lms.planning.risk import (
+from lms.machine.hardware import preset, roofline
+from lms.planning import placement
+from lms.planning.placement import find_plan, ranked, with_likely_peak
+from lms.planning.problem import (
     NOTHING,
+    Filters,
     FittedPlan,
     Headroom,
+    PlanRequest,
     Risk,
-    with_likely_peak,
+    Speeds,
 )
 from lms.planning.tuning import QUICK
 from lms.simulation.allocator import NO_POOL
@@ -101,7 +100,7 @@ def test_a_quick_plan_is_tried_in_fewer_regions_and_stays_within_bounds(
         return peaks_by_region(graph, plan, regions)
 
     graph = drawn()
-    monkeypatch.setattr(risk, "peaks_by_region", counted)
+    monkeypatch.setattr(placement, "peaks_by_region", counted)
     budget = peak(graph) * 6 // 10
     planned(graph, budget, Headroom(free=budget // 10))
     assert max(tried) > 3
@@ -153,8 +152,8 @@ def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(
     ]
     moved = [option.plan.moved_bytes for option in options]
     assert moved[0] > moved[1] > moved[2]
-    monkeypatch.setattr(placement, "_surest", lambda *_: options)
-    monkeypatch.setattr(placement, "_in_time", lambda _, option, *rest: [option])
+    monkeypatch.setattr(placement, "_surest", lambda *_: (0, options))
+    monkeypatch.setattr(placement, "_in_time", lambda *_: [])
     assert planned(graph, rooms[-1]).plan == options[1].plan
 
 
@@ -184,7 +183,7 @@ def test_the_peak_that_is_promised_is_near_to_all_that_are_likely(
     peaks: list[int | None], promised: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = drawn()
-    monkeypatch.setattr(risk, "peaks_by_region", lambda *_: iter(peaks))
+    monkeypatch.setattr(placement, "peaks_by_region", lambda *_: iter(peaks))
     assert with_likely_peak(graph, FITTED, peak(graph), NOTHING).peak == promised
 
 

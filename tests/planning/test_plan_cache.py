@@ -7,12 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning import stored_plans as plan_cache
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, budget_in
-from lms.planning.risk import FittedPlan
+from lms.planning.problem import FittedPlan, MemoryBudget, Speeds, budget_in
 from lms.planning.select import choose_plan, workload_of
 from lms.planning.settings import Settings, Thresholds
 from lms.planning.stored_plans import choose_plan_once

@@ -5,11 +5,9 @@ from dataclasses import replace
 import pytest
 
 from lms.errors import HostMemoryError
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, PlannedStep, Reason
+from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Speeds
 from lms.planning.select import workload_of
 from lms.planning.settings import read_settings
 from lms.units import KIB, MIB

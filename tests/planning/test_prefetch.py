@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
-from lms.planning.budget import least_room
+from lms.machine.hardware import Costs, Hardware
 from lms.planning.candidates import movable
-from lms.planning.prefetch import Speeds, copy_in_time, start_in_time
+from lms.planning.eviction import least_room
+from lms.planning.prefetch import copy_in_time, start_in_time
+from lms.planning.problem import Speeds
 from lms.simulation.executor import simulate
 from lms.simulation.memory import Region, allocator_peaks, simulate_memory
 from tests.graphs import graph_of, make_op, one_swap, scheduled

@@ -1,18 +1,15 @@
 """Which plan a step gets, and what is said when it gets none."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from lms.errors import BudgetError
 from lms.ir.plan import planned_graph, validate_plan
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning import strategies as budget_search
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, budget_in
-from lms.planning.risk import FittedPlan, Risk
+from lms.planning.problem import FittedPlan, MemoryBudget, Risk, Speeds, budget_in
 from lms.planning.select import choose_plan, workload_of
 from lms.planning.settings import read_settings
 from lms.planning.strategies import best_plan
@@ -84,7 +81,8 @@ def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
     again = budget.tighter(budget, 94)
     assert again.step < budget.step
     for each in (budget, again):
-        bound = budget_search._bound(each)
+        request = budget_search._request(read_settings(), each, cast("Any", None), 100)
+        bound = request.headroom.bound
         assert (each.step + bound > limit) is automatic
         assert automatic or each.step + bound == budget.step
 

@@ -9,11 +9,9 @@ from lms.errors import BudgetError, PlanError
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.ir.recompute import Recomputed
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import preset, roofline
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep, Reason
+from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep, Reason, Speeds
 from lms.planning.select import workload_of
 from lms.planning.settings import Settings, read_plan
 from lms.units import MIB

@@ -9,13 +9,10 @@ import pytest
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
-from lms.machine.costs import Costs, roofline
-from lms.machine.hardware import preset
+from lms.machine.hardware import Costs, preset, roofline
 from lms.planning import strategies
-from lms.planning.candidates import Filters
-from lms.planning.placement import PlanRequest, find_plan
-from lms.planning.prefetch import Speeds
-from lms.planning.risk import FittedPlan, seconds_of
+from lms.planning.placement import find_plan, seconds_of
+from lms.planning.problem import Filters, FittedPlan, PlanRequest, Speeds
 from lms.planning.schedule import orders
 from lms.planning.strategies import best_plan
 from lms.units import MIB

@@ -10,8 +10,7 @@ from itertools import pairwise
 from lms.ir.graph import GraphView, op_of
 from lms.ir.liveness import buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
-from lms.machine.costs import Costs
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware
 
 __all__ = ["Times", "naive_peak", "naive_times"]
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 import lms
 from lms.errors import OutOfMemoryError
-from lms.machine.costs import roofline
+from lms.machine.hardware import roofline
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat, prepare
 from lms.tf.lowering import TracedStep

@@ -34,7 +34,6 @@ def train(settings: dict[str, str]) -> None:
     (report,) = support.report
     found = {
         "size": workers.size,
-        "source": workers.placement.source,
         "moved": report.swap_count + len(report.plan.recomputed),
         "weights": hashlib.sha256(
             b"".join(variable.numpy().tobytes() for variable in model.weights)

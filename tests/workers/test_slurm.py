@@ -115,6 +115,6 @@ def test_srun_starts_two_workers_with_support_in_each(
     command = ["srun", "-n", "2", sys.executable, "-c", code]
     subprocess.run(command, env=cluster, check=True, timeout=200)
     first, second = (json.loads((tmp_path / rank).read_text()) for rank in "01")
-    assert (first["size"], first["source"]) == (2, "Slurm")
+    assert first["size"] == 2
     assert first["moved"] > 0
     assert first["weights"] == second["weights"]

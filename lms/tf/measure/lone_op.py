@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op, Tensor, op_of
-from lms.machine.costs import moved_bytes
+from lms.machine.hardware import moved_bytes
 from lms.tf import compat
 from lms.tf.capture.ops import CONSTANT, RESERVED, RESERVES
 from lms.tf.lowering import TracedStep

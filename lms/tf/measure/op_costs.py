@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lms.ir.graph import GraphView, Op
-from lms.machine.costs import Costs, roofline
-from lms.machine.hardware import Hardware
+from lms.machine.hardware import Costs, Hardware, roofline
 from lms.report.progress import track
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.bench import Bench

@@ -13,8 +13,7 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
 from lms.planning.plan_step import plan_step
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
+from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Speeds, Workload
 from lms.planning.select import fits, workload_of
 from lms.planning.settings import Settings
 from lms.planning.stored_plans import choose_plan_once

@@ -10,11 +10,9 @@ import tensorflow as tf
 from lms.emulation.counters import begin_trace, counter, end_trace
 from lms.ir.liveness import peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan
-from lms.machine.costs import roofline
-from lms.machine.hardware import preset
-from lms.planning.candidates import Filters
-from lms.planning.placement import PlanRequest, find_plan
-from lms.planning.prefetch import Speeds
+from lms.machine.hardware import preset, roofline
+from lms.planning.placement import find_plan
+from lms.planning.problem import Filters, PlanRequest, Speeds
 from lms.tf.capture.tracing import trace
 from lms.tf.lowering import specialise
 from lms.tf.measure.devices import find_device

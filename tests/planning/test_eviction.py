@@ -4,8 +4,8 @@ import pytest
 
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
-from lms.planning.budget import least_room
 from lms.planning.candidates import movable
+from lms.planning.eviction import least_room
 from lms.simulation.memory import simulate_memory
 from tests.graphs import (
     LOOP,

@@ -4,6 +4,7 @@ The report is the callback's (`lms.report.step`); the tensors that move come wit
 """
 
 import json
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lms.commands.forecast import DeviceWorkload, Forecast, forecast, training_of
+from lms.commands.forecast import Forecast, forecast, training_of
 from lms.commands.model_file import Subject, read_subject
 from lms.errors import BudgetError, LMSError
 from lms.ir.graph import op_of
@@ -20,12 +21,13 @@ from lms.ir.recompute import original_name
 from lms.machine.hardware import PRESETS
 from lms.planning.candidates import Recompute
 from lms.planning.prefetch import Speeds
-from lms.planning.settings import read_settings
+from lms.planning.settings import Settings, read_settings
 from lms.report.lanes_figure import draw_lanes
 from lms.report.step import headline, table
 from lms.simulation.timeline import Lane
 from lms.storage.files import write_text
 from lms.tf.capture.keras_step import batch_specs, check_model
+from lms.tf.prepare import Captured
 from lms.units import Seconds, format_bytes, format_seconds
 
 __all__ = ["NO_PLAN", "Request", "plan"]
@@ -85,12 +87,12 @@ def plan(request: Request) -> int:
     check_model(subject.model)
     # Arrays would take device memory.
     subject = replace(subject, batch=batch_specs(subject.batch))
-    console = _console()
+    console, started = _console(), time.perf_counter()
     about: dict[str, Any] = {"subject": request.subject}
     try:
-        workload = _workload(request, subject)
-        about["device"] = _device(workload.speeds)
-        found = forecast(workload, settings)
+        captured = _captured(request, subject, settings)
+        about["device"] = _device(captured.workload.speeds())
+        found = forecast(captured, time.perf_counter() - started)
         _check_room(found)
     except BudgetError as error:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
@@ -131,12 +133,15 @@ def _check_format(figure: Path | None) -> None:
         )
 
 
-def _workload(request: Request, subject: Subject) -> DeviceWorkload:
+def _captured(request: Request, subject: Subject, settings: Settings) -> Captured:
     """The step; what the model's own code raises, anything at all, in our words."""
-    hardware = None if request.hardware is None else PRESETS[request.hardware]
+    hardware, link = (
+        None if name is None else PRESETS[name]
+        for name in (request.hardware, request.link)
+    )
     try:
-        workload = training_of(
-            subject.model, subject.batch, hardware=hardware, budget=request.budget
+        return training_of(
+            subject.model, subject.batch, settings, hardware=hardware, link=link
         )
     except LMSError:
         raise
@@ -147,13 +152,6 @@ def _workload(request: Request, subject: Subject) -> DeviceWorkload:
             f"{type(error).__name__}: {words.strip()} Try `model.train_on_batch` with "
             "it in Python."
         ) from error
-    if request.link is None:
-        return workload
-    link = PRESETS[request.link]
-    hardware = workload.speeds.hardware
-    return workload.on(
-        replace(hardware, h2d=link.h2d, d2h=link.d2h, latency=link.latency)
-    )
 
 
 def _check_room(found: Forecast) -> None:

@@ -110,17 +110,19 @@ def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in
     )
 
 
-def given_up(reason: str, budget: Bytes, plans: int) -> str:
+def given_up(reason: str, budget: Bytes | None, plans: int) -> str:
     """Message: a step ran out of memory with each of its plans.
 
     Args:
         reason: TensorFlow's words.
-        budget: The step's last budget.
+        budget: The step's last budget; None without a limit.
         plans: Number of plans that were tried.
     """
+    within = "" if budget is None else f" in its budget of {format_bytes(budget)}"
+    count = "1 plan" if plans == 1 else f"{plans} plans"
     return (
-        f"Could not run a step in its budget of {format_bytes(budget)}: out of memory "
-        f"with {plans} plans ({reason}). The model's variables are as before the step. "
+        f"Could not run a step{within}: out of memory "
+        f"with {count} ({reason}). The model's variables are as before the step. "
         "Use a smaller batch or volume, let the input pipeline read less ahead, or "
         "give a smaller `budget`."
     )

@@ -189,8 +189,8 @@ def _add_plan(subcommands: Any) -> None:
         choices=RECOMPUTE_WORDS,
         default="auto",
         help="recompute ops instead of keeping or offloading their outputs: where "
-        "predicted to be faster (auto, the default), there but cheap ops only (cheap), "
-        "wherever possible (always), or never",
+        "predicted to be faster (auto, the default), wherever possible (always), or "
+        "never",
     )
     plan.add_argument(
         "--json", type=Path, metavar="FILE", help="write the forecast and the plan"

@@ -19,7 +19,6 @@ from lms.ir.graph import op_of
 from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
 from lms.machine.hardware import PRESETS
-from lms.planning.candidates import Recompute
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import Settings, read_settings
 from lms.report.lanes_figure import draw_lanes
@@ -60,7 +59,7 @@ class Request:
     hardware: str | None = None
     link: str | None = None
     planner: str = "budget"
-    recompute: Recompute = None
+    recompute: bool | None = None
     json: Path | None = None
     figure: Path | None = None
     output: Path | None = None

@@ -235,8 +235,7 @@ class LMSCallback(keras.callbacks.Callback):
         recompute: The ops that are recomputed, with the same bits, instead of keeping
             or offloading their outputs. None: where recomputing is predicted to be
             faster, or about as fast with less moved, or the host has too little memory.
-            True: all possible ops. False: none. "cheap": as None, but only ops that
-            take about as long as copying (element-wise, moving data).
+            True: all possible ops. False: none.
         host_memory: The most host memory for swapped tensors, written as `budget`; None
             takes what is free.
         plan: A plan of the first training step, or the file of one, which `python -m
@@ -280,7 +279,7 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_scopes: Sequence[str] = (),
         include_types: Sequence[str] = (),
         exclude_types: Sequence[str] = (),
-        recompute: Literal["cheap"] | bool | None = None,
+        recompute: bool | None = None,
         host_memory: int | str | None = None,
         plan: SwapPlan | str | Path | None = None,
         state: Literal["device"] | None = None,

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from typing import Literal, TypeAlias
 
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import buffers, new_value, peak
@@ -21,18 +20,12 @@ from lms.simulation.allocator import SmallPool, rounded_up
 
 __all__ = [
     "Filters",
-    "Recompute",
     "check_scopes",
     "large_ops",
     "movable",
     "small_pool_for",
     "smallest_worth_moving",
 ]
-
-
-Recompute: TypeAlias = Literal["cheap"] | bool | None
-"""Whether tensors are recomputed: None where that is best; True wherever possible;
-"cheap" where that is best, only by ops that take about as long as copying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

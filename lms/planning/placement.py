@@ -17,7 +17,6 @@ from lms.ir.plan import SwapPlan
 from lms.planning.budget import least_room, plan_within
 from lms.planning.candidates import (
     Filters,
-    Recompute,
     movable,
     small_pool_for,
     smallest_worth_moving,
@@ -139,7 +138,7 @@ class PlanRequest:
     headroom: Headroom = NOTHING
     speeds: Speeds
     filters: Filters
-    recompute: Recompute = None
+    recompute: bool | None = None
 
 
 def find_plan(

@@ -89,14 +89,12 @@ class Terms:
         share: Seconds of the link; None chooses no tensors to move.
         least: Tensors of fewer bytes are not recomputed: ops that touch no larger
             tensor are not ordered, and a copy of such an op would run at once.
-        cheap: Whether only ops run again that take about as long as copying.
     """
 
     budget: Bytes
     most: Callable[[Bytes], Seconds]
     share: LinkShare | None = None
     least: Bytes = 0
-    cheap: bool = False
 
 
 @dataclass(slots=True)
@@ -158,7 +156,6 @@ class StepAsItIs:
             self.read[op.name] = list(dict.fromkeys(graph.roots[x] for x in op.inputs))
         taken = [0.0, *(costs.of(op.name) for op in graph.ops)]
         self.begins = list(accumulate(taken))  # seconds, of each op and of the end
-        self._cheap = terms.cheap
         self._written: dict[str, int] = {}  # variable -> its first write
         for position, op in enumerate(graph.ops):
             for handle in op.writes:
@@ -169,7 +166,7 @@ class StepAsItIs:
         op = self.graph.by_name[name]
         if copy_name(name) in self.graph.by_name:  # its copy may, if need be
             return False
-        return op.repeatable and not op.varies and (op.cheap or not self._cheap)
+        return op.repeatable and not op.varies
 
     def is_old_value(self, root: str, at: int) -> bool:
         """Tell whether a read at a position keeps a large old value beside the new."""
@@ -329,7 +326,7 @@ def choose_fates(
         The choice; empty if the step fits, or no tensor can be recomputed in time.
     """
     # Calls differ in these terms. The value keeps `costs` alive, so its id is unique.
-    key = f"step as it is, {terms.least}, {terms.cheap}, {id(costs)}"
+    key = f"step as it is, {terms.least}, {id(costs)}"
     step = graph.memo.get(key) or StepAsItIs(graph, costs, terms)
     if before is None:  # else the graph is one of many, and a cycle would keep it
         graph.memo[key] = step

@@ -10,18 +10,13 @@ from typing import Any, cast
 
 from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
-from lms.planning.candidates import Filters, Recompute
+from lms.planning.candidates import Filters
 from lms.planning.tflms_rule import LEAST, SyncMode, read_levels
 from lms.units import parse_size
 
 __all__ = ["RECOMPUTE_WORDS", "Settings", "Thresholds", "read_plan", "read_settings"]
 
-RECOMPUTE_WORDS: Mapping[str, Recompute] = {
-    "auto": None,
-    "cheap": "cheap",
-    "always": True,
-    "never": False,
-}
+RECOMPUTE_WORDS = {"auto": None, "always": True, "never": False}
 """Names of `recompute`'s values on command lines."""
 
 
@@ -62,8 +57,7 @@ class Settings:
         filters: Which ops' outputs may move.
         recompute: Whether tensors may be recomputed instead of being moved: None where
             that is predicted to be faster, or about as fast with fewer bytes moved, and
-            where the host is too small; True wherever possible; "cheap" as None, but
-            only by ops that take about as long as copying.
+            where the host is too small; True wherever possible.
         plan: The plan of the first training step; None makes one.
         host_memory: Bytes of the host's memory that swapped tensors may take; None for
             what is free.
@@ -76,7 +70,7 @@ class Settings:
     budget: int | None = None
     thresholds: Thresholds | None = None
     filters: Filters = field(default_factory=Filters)
-    recompute: Recompute = None
+    recompute: bool | None = None
     plan: SwapPlan | None = None
     host_memory: int | None = None
     state: str | None = None
@@ -104,7 +98,7 @@ def read_settings(  # noqa: PLR0913 - the user's knobs
     *,
     budget: int | str | None = None,
     thresholds: Mapping[str, Any] | None = None,
-    recompute: Recompute = None,
+    recompute: bool | None = None,
     plan: SwapPlan | str | Path | None = None,
     host_memory: int | str | None = None,
     state: str | None = None,
@@ -240,10 +234,10 @@ def _check_levels(value: object) -> None:
 
 
 def _check_recompute(value: object, *, by_rule: bool) -> None:
-    if value is not None and value != "cheap" and not isinstance(value, bool):
+    if value is not None and not isinstance(value, bool):
         raise TypeError(
-            f'`recompute` must be True, False, "cheap" or None, got {value!r}. None '
-            "chooses for you."
+            f"`recompute` must be True, False or None, got {value!r}. None chooses for "
+            "you."
         )
     if value and by_rule:
         raise ValueError(

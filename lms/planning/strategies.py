@@ -256,7 +256,6 @@ class _Search:
             most=partial(_longest, request),
             share=self._share(choice),
             least=least,
-            cheap=request.recompute == "cheap",
         )
         able = movable(graph, min_bytes=least, filters=request.filters)
         return choose_fates(graph, able, request.speeds.costs, terms, before)

@@ -107,12 +107,6 @@ def test_as_little_is_recomputed_as_will_do() -> None:
     assert chosen(SAVED, "relu", budget=waits - 32) != {}
 
 
-def test_only_cheap_ops_run_twice_if_that_is_asked_for() -> None:
-    graph = graph_of(*(replace(o, cheap=o.name != "mul") for o in SAVED.ops))
-    for cheap in (False, True):  # relu is made of what mul makes
-        assert bool(chosen(graph, "relu", cheap=cheap)) is not cheap
-
-
 def test_of_two_sums_in_a_row_one_is_kept_for_the_other() -> None:
     residual = graph_of(
         op("conv0"),

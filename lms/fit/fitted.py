@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from threading import RLock
-from typing import Any
+from typing import Any, Unpack
 
 from lms.errors import UnsupportedError
 from lms.machine.ranks import joined
 from lms.planning.problem import UNLIMITED
-from lms.planning.settings import Settings, read_settings
+from lms.planning.settings import Knobs, Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
 from lms.tf import compat
 from lms.tf.capture.tracing import (
@@ -66,7 +66,7 @@ def fit_in_memory(
     signature: Sequence[Any],
     *,
     budget: int | str | None = None,
-    **knobs: Any,
+    **knobs: Unpack[Knobs],
 ) -> "FittedFunction":
     """Make a training step run within a memory budget.
 
@@ -103,12 +103,7 @@ def fit_in_memory(
         96.0
     """
     settings = read_settings(budget=budget, **knobs)
-    fitted = FittedFunction(
-        function,
-        settings,
-        kind="step",
-        signature=signature,
-    )
+    fitted = FittedFunction(function, settings, kind="step", signature=signature)
     fitted.prepare()
     return fitted
 

@@ -20,7 +20,7 @@ from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
 from lms.machine.hardware import PRESETS
 from lms.planning.prefetch import Speeds
-from lms.planning.settings import Settings, read_settings
+from lms.planning.settings import RECOMPUTE_WORDS, Settings, read_settings
 from lms.report.lanes_figure import draw_lanes
 from lms.report.step import headline, table
 from lms.simulation.timeline import Lane
@@ -48,7 +48,7 @@ class Request:
         hardware: A preset; None measures the present device.
         link: The preset whose link to the host is taken; None leaves the device's.
         planner: "budget", or "threshold" for IBM's rule.
-        recompute: As for `LMSCallback`.
+        recompute: A key of `RECOMPUTE_WORDS`.
         json: File for the whole forecast.
         figure: PNG for the steps over time.
         output: File for the plan alone, which `LMSCallback(plan=...)` obeys.
@@ -59,7 +59,7 @@ class Request:
     hardware: str | None = None
     link: str | None = None
     planner: str = "budget"
-    recompute: bool | None = None
+    recompute: str = "auto"
     json: Path | None = None
     figure: Path | None = None
     output: Path | None = None
@@ -80,7 +80,7 @@ def plan(request: Request) -> int:
     settings = read_settings(
         budget=request.budget,
         thresholds={} if request.planner == "threshold" else None,
-        recompute=request.recompute,
+        recompute=RECOMPUTE_WORDS[request.recompute],
     )
     subject = read_subject(request.subject)
     check_model(subject.model)

@@ -28,13 +28,12 @@ from lms.report.step import StepReport, StepTimeline
 from lms.tf.attempts import Outcome
 from lms.tf.measure.devices import DeviceMemory
 from lms.tf.out_of_memory import (
+    NOT_UNDONE,
     first_words,
     half_written,
     host_is_full,
-    not_undone,
     ran_out,
     ran_out_on_host,
-    unwatched,
 )
 from lms.tf.passes.host_variables import HostVariables
 from lms.tf.passes.write_order import CommitFlag, KeptVariables
@@ -137,7 +136,7 @@ class PreparedStep:
                         raise HostMemoryError(said) from error
                     if self.held_back is not None and ran_out(error):
                         if not is_undone:
-                            self.held_back.add_note(not_undone())
+                            self.held_back.add_note(NOT_UNDONE)
                         raise self.held_back from error
                     raise
                 reason = first_words(error)
@@ -160,8 +159,11 @@ class PreparedStep:
         try:
             self.kept.put_back(values)
         except tf.errors.ResourceExhaustedError as error:
-            text = unwatched if self.plan_is_empty else half_written
-            raise OutOfMemoryError(text(first_words(error))) from error
+            raise self.half_written(first_words(error)) from error
+
+    def half_written(self, reason: str) -> OutOfMemoryError:
+        """The error of a step whose variables may be written."""
+        return OutOfMemoryError(half_written(reason, had_plan=not self.plan_is_empty))
 
     def _values(self) -> list[Any]:
         """Undo copies of the step's variables; empty if they find no memory.
@@ -250,8 +252,7 @@ def run_recovering(
         except _Aborted as aborted:
             reason = str(aborted)
         if step.commit_flag.begun and step.held_back is None:
-            text = unwatched if step.plan_is_empty else half_written
-            raise OutOfMemoryError(text(reason))
+            raise step.half_written(reason)
         try:
             step = step.planned_anew(reason)
         except LMSError as error:  # ops of an unplanned step may run in another order

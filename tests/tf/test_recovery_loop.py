@@ -91,20 +91,6 @@ def test_another_thread_waits_until_a_step_is_planned_anew(fitted: Any) -> None:
     assert made.report[0].replans == 1
 
 
-def test_when_no_less_room_works_it_is_given_up_and_nothing_is_written(
-    fitted: Any,
-) -> None:
-    made, (weights, state) = fitted
-    before = weights.numpy()
-    fail(made, 9)
-    with pytest.raises(
-        OutOfMemoryError, match=r"out of memory with \d plans \(OOM as the"
-    ):
-        made(batch())
-    assert state.numpy() == 1
-    np.testing.assert_array_equal(before, weights.numpy())
-
-
 def test_a_failure_among_the_writes_is_said(fitted: Any) -> None:
     made, _ = fitted
     step = prepared(made)
@@ -230,6 +216,8 @@ def test_every_step_with_a_loop_of_unknown_memory_can_be_undone(budget: int) -> 
         made(*args)
     before = weights.numpy()
     fail(made, 99)
-    with pytest.raises(OutOfMemoryError, match="are as before the step"):
+    with pytest.raises(
+        OutOfMemoryError, match=r"with \d plans? \(OOM as .* are as before the step"
+    ):
         made(*args)
     np.testing.assert_array_equal(before, weights.numpy())

@@ -377,7 +377,9 @@ def _built(found: Outcome) -> PreparedStep:
     captured: Captured = found.step
     planned, settings, device = found.planned, captured.settings, captured.device
     assert planned is not None
-    step = _step_of(captured, planned)
+    step = captured.step.own or captured.step
+    if not planned.runs_plain:  # with the ops that the plan adds
+        step = planned_step(captured.step, planned.graph)
     guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
     nodes = rewrite(step, planned.plan, begun, guard.late)
@@ -423,14 +425,6 @@ def _tell(captured: Captured, budget: MemoryBudget) -> None:
         f"LMS {captured.kind} step: {len(captured.step.graph.ops):,} ops need {needs}, "
         f"more than the budget of {format_bytes(budget.total)}: planning."
     )
-
-
-def _step_of(captured: Captured, planned: PlannedStep) -> TracedStep:
-    """The step to rewrite: TensorFlow's own, or one with the ops that a plan adds."""
-    step = captured.step
-    if planned.runs_plain:
-        return step.own or step
-    return planned_step(step, planned.graph)
 
 
 def _guard(planned: PlannedStep) -> WriteGuard:

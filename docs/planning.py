@@ -175,7 +175,7 @@ def _steps() -> dict[str, tuple[GraphView, GraphView, int]]:
     for name, (model, specs) in subjects.items():
         found = training_of(model, specs, hardware=card)
         work = found.workload
-        steps[name] = work.graph, work.own, found.persistent_bytes
+        steps[name] = work.graph, work.own, found.budget.persistent
     return steps
 
 

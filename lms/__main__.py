@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -263,19 +263,7 @@ def _plan(options: argparse.Namespace) -> int:
     os.environ.setdefault(*_QUIET)
     from lms.commands.plan import Request, plan
 
-    return plan(
-        Request(
-            subject=options.subject,
-            budget=options.budget,
-            hardware=options.hardware,
-            link=options.link,
-            planner=options.planner,
-            recompute=RECOMPUTE_WORDS[options.recompute],
-            json=options.json,
-            figure=options.figure,
-            output=options.output,
-        )
-    )
+    return plan(Request(**{f.name: getattr(options, f.name) for f in fields(Request)}))
 
 
 def _doctor(options: argparse.Namespace) -> int:

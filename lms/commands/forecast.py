@@ -12,19 +12,19 @@ layouts and fused ops may differ elsewhere. A roofline is the hardware's upper b
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from lms.errors import BudgetError, UnsupportedError
+from lms.errors import UnsupportedError
 from lms.machine.hardware import Hardware, roofline
 from lms.planning import select
-from lms.planning.plan_step import plan_step
-from lms.planning.problem import MemoryBudget, PlannedStep, Speeds, Workload, budget_in
+from lms.planning.problem import MemoryBudget, Speeds, budget_in
 from lms.planning.settings import Settings
 from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline
+from lms.tf.attempts import NOTHING, Outcome, Rewrites, first_plan, refusal
 from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
 from lms.tf.capture.tracing import (
     TracedFunction,
@@ -32,55 +32,14 @@ from lms.tf.capture.tracing import (
     read_signature,
     trace,
 )
-from lms.tf.lowering import TracedStep, refuse_guesses, specialise
-from lms.tf.means import NOTHING, Means, Refused, further, least_of
-from lms.tf.measure.devices import Device, find_device
-from lms.tf.measure.workload import (
-    over_time,
-    plan_here,
-    report_of,
-    unplanned_timeline,
-)
-from lms.tf.passes.host_variables import size_of
-from lms.tf.prepare import capture
+from lms.tf.lowering import refuse_guesses
+from lms.tf.measure.devices import find_device
+from lms.tf.measure.workload import over_time, report_of, unplanned_timeline
+from lms.tf.passes.host_variables import HostVariables, size_of
+from lms.tf.prepare import Captured, capture, specialised
 from lms.units import Bytes, Seconds
 
-__all__ = ["DeviceWorkload", "Forecast", "forecast", "training_of", "workload_of"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceWorkload:
-    """A traced step on some device.
-
-    Args:
-        step: The step.
-        workload: The planner's view of the step.
-        speeds: Times of ops and copies on the device.
-        persistent_bytes: Weights, slots and data.
-        device: The device if it is present; None for other hardware.
-        seconds: Time of tracing and measuring.
-        again: Prepares the step anew with other rewrites.
-        means: Rewrites of the step that lower its memory need.
-    """
-
-    step: TracedStep
-    workload: Workload
-    speeds: Speeds
-    persistent_bytes: Bytes
-    device: Device | None = None
-    seconds: Seconds = 0.0
-    again: Callable[[Means], "DeviceWorkload"]
-    means: Means = NOTHING
-
-    def on(self, hardware: Hardware) -> "DeviceWorkload":
-        """Replace the device's memory and link; times of ops stay."""
-        speeds = replace(self.speeds, hardware=hardware)
-        return replace(
-            self,
-            speeds=speeds,
-            device=None,
-            again=lambda means: self.again(means).on(hardware),
-        )
+__all__ = ["Forecast", "captured_for", "forecast", "training_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,170 +64,130 @@ class Forecast:
 def training_of(
     model: Any,
     specs: Sequence[Any],
+    settings: Settings | None = None,
     *,
     hardware: Hardware | None = None,
-    budget: Bytes | None = None,
-) -> DeviceWorkload:
+    link: Hardware | None = None,
+) -> Captured:
     """Trace the training step of a Keras model as `fit` does.
 
     Args:
         model: A compiled model.
         specs: The batch, as `batch_specs` returns it.
+        settings: The user's knobs; the budget is at most the hardware's memory less a
+            margin.
         hardware: The device; None measures the present one.
-        budget: Bytes that a step may use there; None takes the device's memory.
+        link: Hardware whose link to the host is taken; None leaves the device's.
 
     Raises:
         UnsupportedError: If a shape is not known, or there is no device to measure.
     """
     if any(part is None for part in specs):  # no data set has None in an element
         step, batch = step_of_data(model, "train"), [tuple(specs)]
-        return workload_of(step, batch, hardware=hardware, budget=budget)
-    traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
-    return _workload(traced, hardware, budget)
+        traced = trace(step, read_signature(batch))
+    else:
+        traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
+    return captured_for(traced, settings or Settings(), hardware=hardware, link=link)
 
 
-def workload_of(
-    function: Callable[..., Any],
-    signature: Sequence[Any],
+def captured_for(
+    traced: TracedFunction,
+    settings: Settings,
     *,
     hardware: Hardware | None = None,
-    budget: Bytes | None = None,
-) -> DeviceWorkload:
-    """Trace a step for some device.
+    link: Hardware | None = None,
+    rewrites: Rewrites = NOTHING,
+) -> Captured:
+    """Capture a step for some device; variables on the host do not move.
 
-    Args:
-        function: A step, as for `fit_in_memory`.
-        signature: Its arguments as specs or example tensors, all shapes known.
-        hardware: The device; None measures the present one.
-        budget: As for `training_of`.
-
-    Raises:
-        UnsupportedError: If a shape is not known, or there is no device to measure.
+    Arguments as in `training_of`, and the rewrites to apply.
     """
-    traced = trace(function, read_signature(signature))
-    return _workload(traced, hardware, budget)
+    again = partial(captured_for, traced, hardware=hardware, link=link)
+    captured = _here if hardware is None else partial(_elsewhere, hardware=hardware)
+    found = captured(traced, settings, rewrites)
+    speeds, persistent = found.workload.speeds(), found.budget.persistent
+    if link is not None:
+        there = speeds.hardware
+        there = replace(there, h2d=link.h2d, d2h=link.d2h, latency=link.latency)
+        speeds = replace(speeds, hardware=there)
+    return replace(
+        found,
+        workload=replace(found.workload, speeds=lambda: speeds),
+        budget=budget_in(
+            speeds.hardware.memory, asked=settings.budget, persistent=persistent
+        ),
+        again=again,
+        is_here=hardware is None and link is None,
+    )
 
 
-def _workload(
-    traced: TracedFunction,
-    hardware: Hardware | None,
-    budget: Bytes | None,
-) -> DeviceWorkload:
-    started = time.perf_counter()
-    found = _here(traced, budget) if hardware is None else _elsewhere(traced, hardware)
-    seconds = traced.seconds + time.perf_counter() - started
-    return replace(found, seconds=seconds)
-
-
-def _here(
-    traced: TracedFunction, budget: Bytes | None, means: Means = NOTHING
-) -> DeviceWorkload:
+def _here(traced: TracedFunction, settings: Settings, rewrites: Rewrites) -> Captured:
     if not find_device().is_gpu:
         raise UnsupportedError(
             "`hardware` must be named where there is no GPU to measure, got None. "
             "Name a card (`--hardware v100-pcie`), or measure an emulated card: python "
             "-m lms emulate --memory SIZE -- COMMAND."
         )
-    inputs, settings = input_specs(traced), Settings(budget=budget)
-    captured, found = capture(traced, inputs, settings, kind="plan", means=means)
-    if captured.held_back is not None:
-        raise captured.held_back
-    there = sum(map(size_of, means.handles))  # forecast as on the host
-    return DeviceWorkload(
-        step=captured.step,
-        workload=captured.workload,
-        speeds=captured.workload.speeds(),
-        # Slots that were never written share one buffer of zeros: later use is higher.
-        persistent_bytes=max(captured.step.held_bytes, found.persistent - there),
-        device=captured.device,
-        again=partial(_here, traced, budget),
-        means=means,
-    )
+    inputs = input_specs(traced)
+    found = capture(traced, inputs, settings, kind="plan", rewrites=rewrites)
+    if found.held_back is not None:
+        raise found.held_back
+    there = sum(map(size_of, rewrites.handles))  # as if they lay on the host
+    # Slots that were never written share their zeros: less is in use than will be.
+    persistent = max(found.step.held_bytes, found.budget.persistent - there)
+    return replace(found, budget=replace(found.budget, persistent=persistent))
 
 
 def _elsewhere(
-    traced: TracedFunction, hardware: Hardware, means: Means = NOTHING
-) -> DeviceWorkload:
-    step = specialise(
-        traced,
-        input_specs(traced),
-        device=find_device().full_name,
-        lists=means.lists,
-        on_host=means.handles,
-        size=means.op_size,
-    )
+    traced: TracedFunction,
+    settings: Settings,
+    rewrites: Rewrites,
+    *,
+    hardware: Hardware,
+) -> Captured:
+    device = find_device()
+    step = specialised(traced, input_specs(traced), device, rewrites)
     refuse_guesses(step)
     speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
     own = (step.own or step).graph
-    return DeviceWorkload(
+    return Captured(
+        kind="plan",
+        traced=traced,
         step=step,
         workload=select.workload_of(step.graph, own, lambda: speeds),
-        speeds=speeds,
-        persistent_bytes=step.held_bytes,
-        again=partial(_elsewhere, traced, hardware),
-        means=means,
+        device=device,
+        settings=settings,
+        budget=MemoryBudget(total=None, margin=0, persistent=step.held_bytes),
+        on_host=HostVariables(),
+        rewrites=rewrites,
     )
 
 
-def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
+def forecast(captured: Captured, seconds: Seconds = 0.0) -> Forecast:
     """Plan a step and simulate its timeline.
 
     Args:
-        subject: The step.
-        settings: The user's knobs; the budget is at most the hardware's memory less a
-            margin.
+        captured: The step.
+        seconds: Seconds of tracing and measuring.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
         HostMemoryError: If this host cannot hold what is swapped out.
     """
-    started = time.perf_counter()
-    planned, refusals = None, list[BudgetError]()
-    while planned is None:
-        try:
-            planned = _planned(subject, settings)
-        except BudgetError as error:
-            refusals.append(error)
-            refused = Refused(
-                step=subject.step,
-                means=subject.means,
-                settings=settings,
-                error=error,
-                budget=_budget(subject, settings),
-                is_here=False,
-            )
-            more = further(refused)
-            if more == NOTHING:
-                raise least_of(refusals) from None
-            seconds = subject.seconds
-            subject = replace(subject.again(subject.means + more), seconds=seconds)
-    seconds = time.perf_counter() - started
-    report = report_of("train", subject.step, planned, seconds)
-    unplanned = unplanned_timeline(planned.workload)
+    started, tried = time.perf_counter(), list[Outcome]()
+    found = first_plan(captured, tried, captured.settings)
+    if found is None or found.planned is None:
+        raise refusal(tried) or AssertionError
+    seconds, planned = seconds + time.perf_counter() - started, found.planned
+    report = report_of("train", found.step.step, planned, found.seconds)
+    unplanned, moved = unplanned_timeline(planned.workload), found.attempt.rewrites
     timeline = planned.timeline or unplanned
     return Forecast(
-        speeds=subject.speeds,
+        speeds=planned.workload.speeds(),
         report=replace(
-            over_time(report, timeline, unplanned),
-            preparation_seconds=subject.seconds + seconds,
+            over_time(report, timeline, unplanned), preparation_seconds=seconds
         ),
         timeline=timeline,
         unplanned=unplanned,
-        on_host=subject.means.size,
-    )
-
-
-def _planned(subject: DeviceWorkload, settings: Settings) -> PlannedStep:
-    workload = replace(subject.workload, speeds=lambda: subject.speeds)
-    budget = _budget(subject, settings)
-    if subject.device is None:
-        return plan_step(workload, settings, budget, None)
-    return plan_here(workload, settings, subject.device, budget)
-
-
-def _budget(subject: DeviceWorkload, settings: Settings) -> MemoryBudget:
-    return budget_in(
-        subject.speeds.hardware.memory,
-        asked=settings.budget,
-        persistent=subject.persistent_bytes,
+        on_host=sum(o.size for o in moved.lists) + sum(map(size_of, moved.handles)),
     )

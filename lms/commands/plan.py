@@ -4,6 +4,7 @@ Prints the callback's report (`lms.report.step`) and the largest swapped tensors
 """
 
 import json
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lms.commands.forecast import DeviceWorkload, Forecast, forecast, training_of
+from lms.commands.forecast import Forecast, forecast, training_of
 from lms.commands.model_file import Subject, read_subject
 from lms.errors import BudgetError, LMSError
 from lms.ir.graph import op_of
@@ -19,11 +20,12 @@ from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
 from lms.machine.hardware import PRESETS
 from lms.planning.problem import Speeds
-from lms.planning.settings import read_settings
+from lms.planning.settings import RECOMPUTE_WORDS, Settings, read_settings
 from lms.report.step import headline, table
 from lms.simulation.timeline import Lane
 from lms.storage.files import write_text
 from lms.tf.capture.keras_step import batch_specs, check_model
+from lms.tf.prepare import Captured
 from lms.units import Seconds, format_bytes, format_seconds
 
 __all__ = ["NO_PLAN", "Request", "plan"]
@@ -45,7 +47,7 @@ class Request:
         hardware: A preset; None measures the present device.
         link: The preset whose link to the host is used; None keeps the device's link.
         planner: "budget", or "threshold" for IBM's rule.
-        recompute: As for `LMSCallback`.
+        recompute: A key of `RECOMPUTE_WORDS`.
         json: File for the whole forecast.
         figure: PNG for the steps over time.
         output: File for the plan alone, which `LMSCallback(plan=...)` obeys.
@@ -56,7 +58,7 @@ class Request:
     hardware: str | None = None
     link: str | None = None
     planner: str = "budget"
-    recompute: bool | None = None
+    recompute: str = "auto"
     json: Path | None = None
     figure: Path | None = None
     output: Path | None = None
@@ -77,18 +79,18 @@ def plan(request: Request) -> int:
     settings = read_settings(
         budget=request.budget,
         thresholds={} if request.planner == "threshold" else None,
-        recompute=request.recompute,
+        recompute=RECOMPUTE_WORDS[request.recompute],
     )
     subject = read_subject(request.subject)
     check_model(subject.model)
     # Arrays would take device memory.
     subject = replace(subject, batch=batch_specs(subject.batch))
-    console = _console()
+    console, started = _console(), time.perf_counter()
     about: dict[str, Any] = {"subject": request.subject}
     try:
-        workload = _workload(request, subject)
-        about["device"] = _device(workload.speeds)
-        found = forecast(workload, settings)
+        captured = _captured(request, subject, settings)
+        about["device"] = _device(captured.workload.speeds())
+        found = forecast(captured, time.perf_counter() - started)
         _check_room(found)
     except BudgetError as error:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
@@ -131,12 +133,15 @@ def _check_format(figure: Path | None) -> None:
         import lms.report.lanes_figure  # noqa: F401 - needs an extra
 
 
-def _workload(request: Request, subject: Subject) -> DeviceWorkload:
-    """Trace the step; an error in the model's own code becomes a ValueError."""
-    hardware = None if request.hardware is None else PRESETS[request.hardware]
+def _captured(request: Request, subject: Subject, settings: Settings) -> Captured:
+    """The step; what the model's own code raises, anything at all, in our words."""
+    hardware, link = (
+        None if name is None else PRESETS[name]
+        for name in (request.hardware, request.link)
+    )
     try:
-        workload = training_of(
-            subject.model, subject.batch, hardware=hardware, budget=request.budget
+        return training_of(
+            subject.model, subject.batch, settings, hardware=hardware, link=link
         )
     except LMSError:
         raise
@@ -147,13 +152,6 @@ def _workload(request: Request, subject: Subject) -> DeviceWorkload:
             f"{type(error).__name__}: {words.strip()} Call `model.train_on_batch` with "
             "the batch in Python."
         ) from error
-    if request.link is None:
-        return workload
-    link = PRESETS[request.link]
-    hardware = workload.speeds.hardware
-    return workload.on(
-        replace(hardware, h2d=link.h2d, d2h=link.d2h, latency=link.latency)
-    )
 
 
 def _check_room(found: Forecast) -> None:

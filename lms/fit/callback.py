@@ -14,12 +14,11 @@ Known weakness: ops that keep their random state in the kernel (`tf.random` with
 an op seed, not Keras's seed generators) restart in each function that holds them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import keras
 import tensorflow as tf
@@ -28,7 +27,7 @@ from rich.console import Console
 from lms.errors import LMSError
 from lms.fit.fitted import FittedFunction, nothing_to_plan
 from lms.ir.plan import SwapPlan
-from lms.planning.settings import read_settings
+from lms.planning.settings import Knobs, read_settings
 from lms.report.progress import displayed
 from lms.report.step import StepReport, StepTimeline, headline, table
 from lms.tf.capture.keras_step import (
@@ -274,32 +273,11 @@ class LMSCallback(keras.callbacks.Callback):
         self,
         budget: int | str | None = None,
         *,
-        thresholds: Mapping[str, Any] | None = None,
-        include_scopes: Sequence[str] = (),
-        exclude_scopes: Sequence[str] = (),
-        include_types: Sequence[str] = (),
-        exclude_types: Sequence[str] = (),
-        recompute: bool | None = None,
-        host_memory: int | str | None = None,
-        plan: SwapPlan | str | Path | None = None,
-        state: Literal["device"] | None = None,
-        slices: Literal["any", "none"] | None = None,
         verbose: int = 1,
+        **knobs: Unpack[Knobs],
     ) -> None:
         super().__init__()
-        self._settings = read_settings(
-            budget=budget,
-            thresholds=thresholds,
-            include_scopes=include_scopes,
-            exclude_scopes=exclude_scopes,
-            include_types=include_types,
-            exclude_types=exclude_types,
-            recompute=recompute,
-            host_memory=host_memory,
-            plan=plan,
-            state=state,
-            slices=slices,
-        )
+        self._settings = read_settings(budget=budget, **knobs)
         self._verbose = _checked(verbose)
         self._hooks: dict[str, FunctionHook] = {}
         self._said_unlimited = False

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from threading import RLock
-from typing import Any
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 from lms.errors import UnsupportedError
 from lms.machine.ranks import joined
 from lms.planning.problem import UNLIMITED
-from lms.planning.settings import Settings, read_settings
+from lms.planning.settings import Knobs, Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
 from lms.tf import compat
 from lms.tf.capture.tracing import (
@@ -51,6 +51,9 @@ _AMPLE = 2
 
 _LOG = logging.getLogger("lms")
 
+_Key: TypeAlias = tuple[int, str]  # of the trace, and of the inputs' signature
+_Made = TypeVar("_Made")
+
 # TensorFlow's allocator splits a chunk that exceeds the request by more than this part
 # of the device's memory (`internal_fragmentation_fraction` in config.proto).
 _SPLIT_FROM = 1e-6
@@ -66,7 +69,7 @@ def fit_in_memory(
     signature: Sequence[Any],
     *,
     budget: int | str | None = None,
-    **knobs: Any,
+    **knobs: Unpack[Knobs],
 ) -> "FittedFunction":
     """Make a training step run within a memory budget.
 
@@ -103,12 +106,7 @@ def fit_in_memory(
         96.0
     """
     settings = read_settings(budget=budget, **knobs)
-    fitted = FittedFunction(
-        function,
-        settings,
-        kind="step",
-        signature=signature,
-    )
+    fitted = FittedFunction(function, settings, kind="step", signature=signature)
     fitted.prepare()
     return fitted
 
@@ -201,10 +199,10 @@ class FittedFunction:
         self._made_before = made_before
         self._shown = shown
         self._traced: dict[str, TracedFunction] = {}
-        self._steps: dict[str, PreparedStep] = {}
-        self._sure: dict[str, list[Any]] = {}
+        self._steps: dict[_Key, PreparedStep] = {}
+        self._sure: dict[_Key, list[Any]] = {}
         self._lock = RLock()
-        self._given_up: set[str] = set()
+        self._given_up: set[object] = set()
         self._unplanned = self._plainly if nothing_to_plan(settings) else None
         if self._unplanned is None:
             find_device().make_ready(settings.budget)
@@ -223,16 +221,13 @@ class FittedFunction:
         """Run one step; plan first if this signature is new."""
         if self._unplanned is not None:
             return self._unplanned(*args)
-        key = signature_key(self._called(args))
-        if key in self._given_up:
-            return self._plainly(*args)
-        try:
-            traced = self._trace(self._called(args), None)
-            self._prepared(traced, traced.flat_inputs(args))
-        except UnsupportedError as error:
-            self._give_up(key, error)
-            return self._plainly(*args)
-        return self._run(traced, traced.flat_inputs(args))
+        called = self._called(args)
+        key = signature_key(called)
+        if traced := self._unless_given_up(key, lambda: self._trace(called, None)):
+            inputs = traced.flat_inputs(args)
+            if self._unless_given_up(key, lambda: self._prepared(traced, inputs)):
+                return self._run(traced, inputs)
+        return self._plainly(*args)
 
     def draw_and_run(self, iterator: Any) -> Any:
         """Run one step on the next element of a `tf.data` iterator.
@@ -243,42 +238,39 @@ class FittedFunction:
         if self._unplanned is not None:
             return self._unplanned(iterator)
         key = signature_key([iterator.element_spec])
-        if key in self._given_up:
-            return self._plainly(iterator)
-        try:
-            traced = self._trace((), iterator)
-        except UnsupportedError as error:
-            self._give_up(key, error)
+        traced = self._unless_given_up(key, lambda: self._trace((), iterator))
+        if traced is None:
             return self._plainly(iterator)
         batch = next(iterator)
         inputs = traced.flat_inputs([batch])
         key = self._key(traced, inputs)
-        try:
-            if key not in self._given_up:
-                self._prepared(traced, inputs)
-        except UnsupportedError as error:
-            self._give_up(key, error)
-        if key not in self._given_up:
+        if self._unless_given_up(key, lambda: self._prepared(traced, inputs)):
             return self._run(traced, inputs)
         assert self._step_of_batch is not None
         step = self._step_of_batch.get_concrete_function(iterator.element_spec)
         return step(batch)
 
-    def _give_up(self, key: str, error: UnsupportedError) -> None:
-        """Run a signature unplanned from now on, unless the user asked for a plan."""
-        if self._settings.asks_for_a_plan:
-            raise error
-        if not self._given_up:
-            said = "The %s step cannot be planned and runs as without LMS: %s"
-            _LOG.warning(said, self._kind, error)
-        self._given_up.add(key)
+    def _unless_given_up(self, key: object, make: Callable[[], _Made]) -> _Made | None:
+        """Trace or prepare; None where the signature runs unplanned from now on."""
+        if key in self._given_up:
+            return None
+        try:
+            return make()
+        except UnsupportedError as error:
+            if self._settings.asks_for_a_plan:
+                raise
+            if not self._given_up:
+                said = "The %s step cannot be planned and runs as without LMS: %s"
+                _LOG.warning(said, self._kind, error)
+            self._given_up.add(key)
+            return None
 
     def run_without_batch(self, iterator: Any) -> None:
         """Run the ops that need no batch, of the step that draws from an iterator."""
         traced = self._traced.get(signature_key([iterator.element_spec]))
         if self._unplanned is not None or traced is None:
             return
-        steps = (step for key, step in self._steps.items() if _is_of(key, traced))
+        steps = (s for key, s in self._steps.items() if key[0] == id(traced))
         if (step := next(steps, None)) is not None:
             step.source.run_without_batch()
 
@@ -298,10 +290,10 @@ class FittedFunction:
         specs = flat_specs(self._signature or ())
         if all(spec.shape.is_fully_defined() for spec in specs):
             signature = self._signature or ()
-            try:
-                self._prepared(self._trace(signature, None), specs)
-            except UnsupportedError as error:
-                self._give_up(signature_key(signature), error)
+            self._unless_given_up(
+                signature_key(signature),
+                lambda: self._prepared(self._trace(signature, None), specs),
+            )
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far fit easily without a plan."""
@@ -387,15 +379,15 @@ class FittedFunction:
                         self._sure[key] = [tensor.shape for tensor in inputs]
         return self._steps[key]
 
-    def _key(self, traced: TracedFunction, inputs: Sequence[Any]) -> str:
+    def _key(self, traced: TracedFunction, inputs: Sequence[Any]) -> _Key:
         """Key of the inputs' own step, or of larger inputs' step that fits easily."""
-        key = f"{id(traced)} {signature_key(inputs)}"
+        key = id(traced), signature_key(inputs)
         if key in self._steps:
             return key
         larger = (
             k
             for k, shapes in list(self._sure.items())  # other threads add
-            if _is_of(k, traced) and all(map(_holds, shapes, inputs))
+            if k[0] == id(traced) and all(map(_holds, shapes, inputs))
         )
         return next(larger, key)
 
@@ -404,11 +396,6 @@ class FittedFunction:
         if self._kind in ("train", "step") and not self._steps:
             return self._settings
         return replace(self._settings, plan=None)
-
-
-def _is_of(key: str, traced: TracedFunction) -> bool:
-    """Tell whether a step's key is of this trace."""
-    return key.startswith(f"{id(traced)} ")
 
 
 def _holds(shape: Any, tensor: Any) -> bool:

@@ -197,23 +197,6 @@ class MemoryBudget:
             return UNLIMITED
         return max(self.step, self.limit - self.persistent)
 
-    def tighter(self, now: "MemoryBudget", percent: int) -> "MemoryBudget":
-        """Return a smaller budget, beside the bytes that are persistent now.
-
-        Args:
-            now: The budget as measured now.
-            percent: Percentage of the step's bytes that it keeps.
-
-        Example:
-            >>> budget = MemoryBudget(total=300, margin=20, persistent=100)
-            >>> now = MemoryBudget(total=300, margin=20, persistent=110)
-            >>> tighter = budget.tighter(now, 94)
-            >>> tighter.total, tighter.margin, tighter.persistent, tighter.lost
-            (288, 32, 110, 10)
-        """
-        step = min(self.step, now.step) * percent // 100
-        return replace(now.of(now.persistent + step), lost=self.lost_since(now))
-
     def lost_since(self, now: "MemoryBudget") -> int:
         """Return the growth of persistent bytes since the first plan."""
         return self.lost + max(0, now.persistent - self.persistent)

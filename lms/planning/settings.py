@@ -3,10 +3,10 @@
 TFLMS's names are kept for its thresholds; its -1 for "choose for me" is None here.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
@@ -14,7 +14,8 @@ from lms.planning.problem import Filters
 from lms.planning.tflms_rule import LEAST, SyncMode, read_levels
 from lms.units import parse_size
 
-__all__ = ["RECOMPUTE_WORDS", "Settings", "Thresholds", "read_plan", "read_settings"]
+__all__ = ["RECOMPUTE_WORDS", "Knobs", "Settings", "Thresholds", "read_plan"]
+__all__ += ["read_settings"]
 
 RECOMPUTE_WORDS = {"auto": None, "always": True, "never": False}
 """Names of `recompute`'s values on command lines."""
@@ -75,16 +76,23 @@ class Settings:
         return rule is not None and rule.swapout_threshold is not None
 
 
-def read_settings(  # noqa: PLR0913 - the user's knobs
-    *,
-    budget: int | str | None = None,
-    thresholds: Mapping[str, Any] | None = None,
-    recompute: bool | None = None,
-    plan: SwapPlan | str | Path | None = None,
-    host_memory: int | str | None = None,
-    state: str | None = None,
-    slices: str | None = None,
-    **filters: Sequence[str],
+class Knobs(TypedDict, total=False):
+    """All knobs but the budget; `lms.LMSCallback` says what they mean."""
+
+    thresholds: Mapping[str, Any] | None
+    include_scopes: Sequence[str]
+    exclude_scopes: Sequence[str]
+    include_types: Sequence[str]
+    exclude_types: Sequence[str]
+    recompute: bool | None
+    host_memory: int | str | None
+    plan: SwapPlan | str | Path | None
+    state: Literal["device"] | None
+    slices: Literal["any", "none"] | None
+
+
+def read_settings(
+    *, budget: int | str | None = None, **knobs: Unpack[Knobs]
 ) -> Settings:
     """Read the user's knobs.
 
@@ -100,19 +108,22 @@ def read_settings(  # noqa: PLR0913 - the user's knobs
         >>> read_settings(thresholds={"swapin_ahead": 3}).thresholds.swapin_ahead
         3
     """
+    _check_names(knobs)
+    thresholds, recompute = knobs.get("thresholds"), knobs.get("recompute")
     rule = None if thresholds is None else _thresholds(thresholds)
     if rule is not None and budget is not None:
         _refuse_two_aims(rule)
     _check_recompute(recompute, by_rule=rule is not None)
+    plan = knobs.get("plan")
     return Settings(
         budget=_size(budget, "budget"),
         thresholds=rule,
-        filters=_filters(**filters),
+        filters=_filters(knobs),
         recompute=recompute,
         plan=None if plan is None else read_plan(plan),
-        host_memory=_size(host_memory, "host_memory"),
-        state=_one_of("state", state, "device"),
-        slices=_one_of("slices", slices, "any", "none"),
+        host_memory=_size(knobs.get("host_memory"), "host_memory"),
+        state=_one_of("state", knobs.get("state"), "device"),
+        slices=_one_of("slices", knobs.get("slices"), "any", "none"),
     )
 
 
@@ -227,23 +238,26 @@ def _check_recompute(value: object, *, by_rule: bool) -> None:
         )
 
 
-def _filters(**filters: Sequence[str]) -> Filters:
-    known = {field.name for field in fields(Filters)}
-    for name, value in filters.items():
-        if name not in known:
-            own = {field.name for field in fields(Thresholds)}
-            instead = (
-                f"Write thresholds={{'{name}': ...}}."
-                if name in own
-                else "Knobs are budget, thresholds, recompute, plan, host_memory, "
-                f"state, slices, {', '.join(sorted(known))}."
-            )
-            raise TypeError(f"`{name}` is no knob of large model support. {instead}")
-        if not _is_names(value):
+def _check_names(knobs: Collection[str]) -> None:
+    known = list(Knobs.__annotations__)
+    for name in knobs:
+        if name in known:
+            continue
+        instead = f"Knobs are budget, {', '.join(known)}."
+        if name in {field.name for field in fields(Thresholds)}:
+            instead = f"Write thresholds={{'{name}': ...}}."
+        raise TypeError(f"`{name}` is no knob of large model support. {instead}")
+
+
+def _filters(knobs: Mapping[str, Any]) -> Filters:
+    names = [each.name for each in fields(Filters) if each.name in knobs]
+    for name in names:
+        if not _is_names(knobs[name]):
             raise TypeError(
-                f"`{name}` must be a list of names, got {value!r}. Write {name}=[...] ."
+                f"`{name}` must be a list of names, got {knobs[name]!r}. Write "
+                f"{name}=[...] ."
             )
-    return Filters(**{name: tuple(value) for name, value in filters.items()})
+    return Filters(**{name: tuple(knobs[name]) for name in names})
 
 
 def _is_names(value: Iterable[object]) -> bool:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from lms.errors import WorkersError
 from lms.machine.ranks import joined
 
-__all__ = ["first_words", "lost_in_words"]
+__all__ = ["lost_in_words", "lost_words"]
 
 _TOLD = 300  # characters shown of TensorFlow's message
 
@@ -35,12 +35,12 @@ def lost_in_words() -> Iterator[None]:
             raise
         raise WorkersError(
             f"worker {own.rank} of {own.size} cannot go on: another worker has ended "
-            f"or does not answer ({first_words(error)}). Read the output of the other "
+            f"or does not answer ({lost_words(error)}). Read the output of the other "
             "workers; restart all workers from the last checkpoint."
         ) from error
 
 
-def first_words(error: Exception) -> str:
+def lost_words(error: Exception) -> str:
     """The line of TensorFlow's message on the worker, without places in the graph."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith("[[")]

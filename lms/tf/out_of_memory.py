@@ -10,9 +10,11 @@ from lms.errors import OutOfMemoryError
 from lms.machine.host import PINNED_VARIABLE
 from lms.units import Bytes, format_bytes
 
-__all__ = ["first_words", "given_up", "half_written", "host_is_full", "ran_out"]
-__all__ += ["not_undone"]
-__all__ += ["ran_out_on_host", "refused_in_words", "unwatched"]
+__all__ = ["NOT_UNDONE", "first_words", "given_up", "half_written", "host_is_full"]
+__all__ += ["ran_out", "ran_out_on_host", "refused_in_words"]
+
+_MIXED = "Some of the model's variables may be updated and some not"
+NOT_UNDONE = f"{_MIXED}: load them from a checkpoint."
 
 # TensorFlow's words where a constant finds no memory, also in shape inference.
 _NOT_FOLDED = "Unable to evaluate a constant node"
@@ -100,9 +102,8 @@ def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in
         reason: TensorFlow's words.
         is_undone: Whether variables are as before the step.
     """
-    variables = "Some of the model's variables may be updated and some not."
-    if is_undone:
-        variables = "The model's variables are as before the step: save them."
+    undone = "The model's variables are as before the step: save them."
+    variables = undone if is_undone else f"{_MIXED}."
     return (
         f"Could not pin host memory for swapped tensors: {reason}. Raise "
         f"{PINNED_VARIABLE} where there is more RAM, or give a smaller `host_memory`, "
@@ -110,41 +111,36 @@ def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in
     )
 
 
-def given_up(reason: str, budget: Bytes, plans: int) -> str:
+def given_up(reason: str, budget: Bytes | None, plans: int) -> str:
     """Message: a step ran out of memory with each of its plans.
 
     Args:
         reason: TensorFlow's words.
-        budget: The step's last budget.
+        budget: The step's last budget; None without a limit.
         plans: Number of plans that were tried.
     """
+    within = "" if budget is None else f" in its budget of {format_bytes(budget)}"
+    count = "1 plan" if plans == 1 else f"{plans} plans"
     return (
-        f"Could not run a step in its budget of {format_bytes(budget)}: out of memory "
-        f"with {plans} plans ({reason}). The model's variables are as before the step. "
+        f"Could not run a step{within}: out of memory "
+        f"with {count} ({reason}). The model's variables are as before the step. "
         "Use a smaller batch or volume, let the input pipeline read less ahead, or "
         "give a smaller `budget`."
     )
 
 
-def unwatched(reason: str) -> str:
-    """Message: an unplanned step ran out of memory, and may have written variables."""
-    return (
-        f"Could not finish a step that seemed to fit: {reason}. Some of the model's "
-        "variables may be updated and some not: load them from a checkpoint, and give "
-        "a smaller `budget`, so that the step is planned."
-    )
+def half_written(reason: str, *, had_plan: bool) -> str:
+    """Message: a step ran out of memory, and may have written variables.
 
-
-def not_undone() -> str:
-    """Note for an error that comes after a step has written variables."""
-    return (
-        "Some of the model's variables may be updated and some not: load them from a "
-        "checkpoint."
-    )
-
-
-def half_written(reason: str) -> str:
-    """Message: a planned step ran out of memory after its commit point."""
+    Args:
+        reason: TensorFlow's words.
+        had_plan: Whether the step was planned: memory ran out after its commit point.
+    """
+    if not had_plan:
+        return (
+            f"Could not finish a step that seemed to fit: {reason}. {NOT_UNDONE[:-1]}, "
+            "and give a smaller `budget`, so that the step is planned."
+        )
     return (
         f"Could not finish a step: out of memory while it writes variables ({reason}). "
         "Some of the model's variables are updated and some are not: load them from a "

@@ -9,25 +9,40 @@ other stages are repeated with a smaller budget.
 """
 
 import logging
-import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from lms.errors import BudgetError, LMSError
+from lms.errors import BudgetError, LMSError, OutOfMemoryError
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
-from lms.planning.plan_step import without_plan
-from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
+from lms.planning.plan_step import plan_step, without_plan
+from lms.planning.problem import (
+    MemoryBudget,
+    PlannedStep,
+    Reason,
+    Workload,
+)
 from lms.planning.select import fits, plain_plan
 from lms.planning.settings import Settings
 from lms.report.progress import tell
+from lms.tf.attempts import (
+    NOTHING,
+    Attempt,
+    Offers,
+    Outcome,
+    Rewrites,
+    count_plans,
+    first_plan,
+    last_failure,
+    refusal,
+)
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.ops import COLLECTIVE
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.lowering import TracedStep, refuse_guesses, specialise
-from lms.tf.means import NOTHING, Means, Refused, advice, further, least_of
 from lms.tf.measure.bench import keep_measurements
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
@@ -41,10 +56,12 @@ from lms.tf.measure.workload import (
     workload_here,
 )
 from lms.tf.measure.workspace import limit_workspace
-from lms.tf.out_of_memory import refused_in_words
+from lms.tf.offers import advice, offers_of
+from lms.tf.out_of_memory import given_up, refused_in_words
 from lms.tf.passes.host_variables import (
     HostVariables,
     let_stay,
+    lies_on_host,
     move_to_host,
 )
 from lms.tf.passes.write_order import CommitFlag, KeptVariables
@@ -75,8 +92,6 @@ _AMPLE_PERCENT = 60
 class Captured:
     """A traced step, lowered and measured on the present device.
 
-    Recovery prepares the step again through this value (`lms.tf.recovery.StepSource`).
-
     Args:
         kind: `train`, `test`, `predict` or `step`.
         traced: The function that was traced.
@@ -84,10 +99,13 @@ class Captured:
         workload: The step as the planner's input.
         device: The device that runs the step.
         settings: The user's knobs.
+        budget: The memory that the step may use.
+        again: Captures the step with other settings and rewrites.
+        is_here: Whether the step is planned for this device and host.
         held_back: Why the step cannot be planned; None if it may be.
         is_said: Whether the user was warned that another signature cannot be planned.
         on_host: The step's variables on the host.
-        means: The rewrites that were applied.
+        rewrites: The rewrites that were applied.
     """
 
     kind: str
@@ -96,93 +114,116 @@ class Captured:
     workload: Workload
     device: Device
     settings: Settings
+    budget: MemoryBudget
+    again: "Callable[..., Captured] | None" = None
+    is_here: bool = True
     held_back: LMSError | None = None
     is_said: bool = False
     on_host: HostVariables
-    means: Means = NOTHING
+    rewrites: Rewrites = NOTHING
 
-    def budget_now(self) -> MemoryBudget:
-        """Measure the memory that the step may use now."""
-        return measure_budget(self.step, self.settings, self.device)
+    def prepare(self, tried: list[Outcome]) -> PreparedStep:
+        """Prepare the step again after an out of memory.
 
-    def prepare(
-        self, budget: MemoryBudget, *, recompute: bool | None = None
-    ) -> PreparedStep:
-        """Plan, rewrite and build again; arguments as in `StepSource`.
+        Args:
+            tried: What was tried; ends with the failure. Outcomes are appended.
+
+        Raises:
+            LMSError: If there is no plan, and the step may not run unplanned.
+        """
+        now = measure_budget(self.step, self.settings, self.device)
+        now = replace(now, lost=self.budget.lost_since(now))
+        settings = replace(self.settings, plan=None)  # a stored plan has failed
+        again = replace(self, budget=now, settings=settings)
+        tried[-1] = replace(tried[-1], step=again)
+        with PREPARING:
+            try:
+                return again.built(first_plan(again, tried, settings), tried)
+            finally:
+                forget_functions()
+
+    def built(self, found: Outcome | None, tried: list[Outcome]) -> PreparedStep:
+        """Build the step by its first plan, or without one; raises as `prepare`."""
+        if found is not None and found.planned is not None:
+            prepared = _built(found)
+        else:
+            handles = self.on_host.handles
+            HostVariables.of(self.step.variables, handles).come_back()
+            error = self._refusal(tried)
+            if found is None:
+                raise error
+            prepared = self._without_plan(error, found.attempt)
+        prepared.tried = [Outcome(attempt=e.attempt, failure=e.failure) for e in tried]
+        return prepared
+
+    def offers(self, op_size: Any) -> Offers:
+        """The rewrites that are left, after the smallest op size that was tried."""
+        is_here = self.kind != "plan"
+        return offers_of(self.step, self.settings, op_size, is_here=is_here)
+
+    def rewritten(self, rewrites: Rewrites) -> "Captured":
+        """Capture the step again with other rewrites."""
+        if rewrites is self.rewrites:
+            return self
+        assert self.again is not None
+        with refused_in_words("plan a step"):
+            for handle in rewrites.handles if self.kind != "plan" else ():
+                if not lies_on_host(handle):
+                    with uninterrupted():
+                        move_to_host(handle)
+            return self.again(self.settings, rewrites=rewrites)
+
+    def plan(self, attempt: Attempt) -> tuple[PlannedStep, Seconds]:
+        """Plan the step; returns the planner's seconds, too.
 
         Raises:
             BudgetError: If no plan fits.
             HostMemoryError: If the host cannot hold what is swapped out.
         """
-        settings = replace(self.settings, plan=None)  # a stored plan has failed
-        if recompute is not None:
-            settings = replace(settings, recompute=recompute)
-        with PREPARING, refused_in_words("replan a step"):
-            try:
-                return _build(replace(self, settings=settings), budget)
-            finally:
-                forget_functions()
+        if self.held_back is not None:
+            raise self.held_back
+        started, budget = time.perf_counter(), attempt.budget(self.budget)
+        settings = self.settings
+        if attempt.recompute is not None:
+            settings = replace(settings, recompute=attempt.recompute)
+        if not self.is_here:
+            planned = plan_step(self.workload, settings, budget, None)
+            return planned, time.perf_counter() - started
+        _tell(self, budget)
+        with refused_in_words("plan a step"):
+            planned = plan_here(self.workload, settings, self.device, budget)
+        return planned, time.perf_counter() - started
 
-    def by_other_means(self, error: BudgetError, percent: int) -> PreparedStep | None:
-        """Apply the next rewrite and plan; arguments as in `StepSource`."""
-        settings = replace(self.settings, plan=None)  # a stored plan has failed
-        captured = replace(self, settings=settings)
-        with PREPARING, refused_in_words("replan a step"):
-            try:
-                return _fitted(captured, self.budget_now(), error, percent)[1]
-            except BudgetError:
-                return None
-            finally:
-                forget_functions()
+    def run_without_batch(self) -> None:
+        """Run the ops that TensorFlow runs before a step finds that there is no batch.
 
-    def by_guesses(self) -> PreparedStep | None:
-        """Plan with guesses of dynamic shapes; result as in `StepSource`."""
-        ops = self.step.graph.ops
-        is_open = self.step.guessed or any(o.varies or o.from_host for o in ops)
-        if self.means.guesses or not is_open:
-            return None
-        with PREPARING, refused_in_words("replan a step"):
-            try:
-                guessing = self.means + Means(guesses=True)
-                prepared = _fitted(*self.again(means=guessing))[1]
-            finally:
-                forget_functions()
-        return prepared
-
-    def again(
-        self, *, settle: bool = False, means: Means = NOTHING
-    ) -> "tuple[Captured, MemoryBudget]":
-        """Capture the step again with other rewrites; returns step and budget."""
-        specs = [a.spec for a in self.step.arguments if a.captured is None]
-        captured, budget = capture(
-            self.traced,
-            specs,
-            self.settings,
-            kind=self.kind,
-            settle=settle,
-            means=means,
-        )
-        return replace(captured, is_said=self.is_said), budget
-
-    def without_plan(self, held_back: LMSError) -> PreparedStep | None:
-        """Build the unplanned step; None where the user asked for a plan.
-
-        Args:
-            held_back: Why there is no plan: raised if the step runs out of memory.
+        These ops read no batch: for instance they count iterations.
         """
-        if self.settings.asks_for_a_plan:
-            return None
+        run_without_inputs(self.step.own or self.step)
+
+    def _refusal(self, tried: list[Outcome]) -> LMSError:
+        """Return why no attempt is left."""
+        failed, error = last_failure(tried), refusal(tried)
+        is_refusal = isinstance(error, BudgetError)
+        if error is None or (failed and failed.attempt.planned and is_refusal):
+            assert failed is not None
+            assert failed.planned is not None
+            total, plans = failed.planned.budget.total, count_plans(tried)
+            return OutOfMemoryError(given_up(str(failed.failure), total, plans))
+        if is_refusal:
+            error.args = (f"{error}{advice(self.settings)}",)
+        return error
+
+    def _without_plan(self, held_back: LMSError, attempt: Attempt) -> PreparedStep:
+        """Build the unplanned step; `held_back` is raised if memory runs out."""
         if not self.is_said:
             said = "The %s step cannot be planned and runs as without LMS: %s"
             _LOG.warning(said, self.kind, held_back)
         # The error must not keep frames and their tensors alive.
         held_back.__cause__ = held_back.__context__ = held_back.__traceback__ = None
-        planned = without_plan(self.workload, self.budget_now())
-        return _built(replace(self, held_back=held_back), planned, 0.0)
-
-    def run_without_batch(self) -> None:
-        """Run the ops that need no batch, in TensorFlow's own graph."""
-        run_without_inputs(self.step.own or self.step)
+        planned = without_plan(self.workload, self.budget)
+        held = replace(self, held_back=held_back)
+        return _built(Outcome(attempt=attempt, step=held, planned=planned))
 
 
 def prepare(
@@ -208,21 +249,20 @@ def prepare(
     Raises:
         LMSError: If the step cannot be planned, and the user asked for a plan.
     """
-    started = time.perf_counter()
+    started, tried = time.perf_counter(), list[Outcome]()
     try:
-        captured, budget = capture(traced, inputs, settings, kind=kind, settle=settle)
-        captured = replace(captured, is_said=is_said)
-        if _can_come_back(captured, budget):
+        first = partial(
+            capture, traced, inputs, settings, kind=kind, settle=settle, is_said=is_said
+        )
+        captured = first()
+        if _can_come_back(captured):
             captured.on_host.come_back()
-            captured, budget = captured.again(settle=settle)
+            captured = first()
         try:
-            with refused_in_words("plan a step"):
-                captured, prepared = _fitted(captured, budget)
-        except LMSError as error:  # runs unplanned unless the user asked for a plan
-            if (plain := captured.without_plan(error)) is None:
-                error.args = (f"{error}{_whose(captured)}",)
-                raise
-            prepared = plain
+            prepared = captured.built(first_plan(captured, tried, settings), tried)
+        except LMSError as error:
+            error.args = (f"{error}{_whose(captured)}",)
+            raise
     finally:
         forget_functions()
         keep_measurements()
@@ -242,127 +282,79 @@ def _whose(captured: Captured) -> str:
     )
 
 
-def capture(
+def capture(  # noqa: PLR0913 - a row of the table of attempts among them
     traced: TracedFunction,
     inputs: Sequence[Any],
     settings: Settings,
     *,
     kind: str,
     settle: bool = False,
-    means: Means = NOTHING,
-) -> tuple[Captured, MemoryBudget]:
-    """Lower and measure a traced step on the present device; returns its budget too.
+    is_said: bool = False,
+    rewrites: Rewrites = NOTHING,
+) -> Captured:
+    """Lower and measure a traced step on the present device.
 
     Arguments as in `prepare`, and the rewrites to apply.
     """
     device = find_device()
-    step = specialise(
-        traced,
-        inputs,
-        device=device.full_name,
-        lists=means.lists,
-        on_host=means.handles,
-        size=means.op_size,
-        guesses=means.guesses,
-    )
+    step = specialised(traced, inputs, device, rewrites)
+    specs = [a.spec for a in step.arguments if a.captured is None]
     on_host = HostVariables.of(step.variables)
     for variable in traced.concrete.graph.variables if on_host.handles else ():
         let_stay(variable)
-    if on_host.handles or means.lists:  # TensorFlow's own step has none on the host
+    if on_host.handles or rewrites.lists:  # TensorFlow's own step has none on the host
         step = replace(step, own=None)
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device)
     if not fits(plain_plan((step.own or step).graph), budget):
         limit_workspace(step.graph, None if budget.total is None else budget.step)
-    step, held_back = _measured(step, settings, device, guesses=means.guesses)
+    step, held_back = _measured(step, settings, device, guesses=rewrites.guesses)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
         say_what_is_not_planned(device, (node.device for node in step.nodes))
-    captured = Captured(
+    return Captured(
         kind=kind,
         traced=traced,
         step=step,
         workload=workload_here(step, device),
         device=device,
         settings=settings,
+        budget=budget,
+        again=partial(capture, traced, specs, kind=kind, is_said=is_said),
         held_back=held_back,
+        is_said=is_said,
         on_host=on_host,
-        means=means,
+        rewrites=rewrites,
     )
-    return captured, budget
 
 
-def _can_come_back(captured: Captured, budget: MemoryBudget) -> bool:
+def specialised(
+    traced: TracedFunction, inputs: Sequence[Any], device: Device, rewrites: Rewrites
+) -> TracedStep:
+    """Give a traced function the shapes of one call, and apply rewrites."""
+    return specialise(
+        traced,
+        inputs,
+        device=device.full_name,
+        lists=rewrites.lists,
+        on_host=rewrites.handles,
+        size=rewrites.op_size,
+        guesses=rewrites.guesses,
+    )
+
+
+def _can_come_back(captured: Captured) -> bool:
     """Tell whether all variables of a step may return to the device.
 
     Either the step fits then, or at least `_AMPLE_PERCENT` of its unplanned peak do:
     plans cost little there, and variables on the host cost copies in each step.
     """
-    size = captured.on_host.size
+    size, budget = captured.on_host.size, captured.budget
     beside = replace(budget, persistent=budget.persistent + size)
     plain = captured.workload.plain
     is_ample = beside.step * 100 >= plain.peak * _AMPLE_PERCENT
     return bool(size) and (fits(plain, beside) or is_ample)
-
-
-def _fitted(
-    captured: Captured,
-    budget: MemoryBudget,
-    error: BudgetError | None = None,
-    percent: int = 100,
-) -> tuple[Captured, PreparedStep]:
-    """Plan the step; while no plan fits, apply the next rewrite and try again.
-
-    Args:
-        captured: The step.
-        budget: The memory that the step may use.
-        error: The refusal of the step as it is; None if it was not planned yet.
-        percent: Percent of the budget that a rewritten step is planned into.
-
-    Raises:
-        BudgetError: If no plan fits with any rewrite.
-    """
-    variables, before = captured.step.variables, captured.on_host.handles
-    refusals, more, whole = list[BudgetError](), NOTHING, (captured, budget)
-    try:
-        while True:
-            try:
-                if error is not None:
-                    raise error
-                return captured, _build(captured, budget)
-            except BudgetError as refusal:
-                refusals.append(refusal)
-                if more.sizes and _is_worse(*refusals[-2:]):
-                    means, (captured, budget) = captured.means, whole
-                    captured = replace(captured, means=means.without_last_size())
-                    refusals[-2:] = reversed(refusals[-2:])
-                refused = Refused(
-                    step=captured.step,
-                    means=captured.means,
-                    settings=captured.settings,
-                    error=refusals[-1],
-                    budget=budget,
-                )
-                more, whole = further(refused), (captured, budget)
-                if more == NOTHING:
-                    least = least_of(refusals)
-                    least.args = (f"{least}{advice(captured.settings)}",)
-                    raise least from None
-            for handle in more.handles:
-                with uninterrupted():
-                    move_to_host(handle)
-            captured, now = captured.again(means=captured.means + more)
-            budget = now if percent == 100 else now.tighter(now, percent)
-            error = None
-    except LMSError:
-        HostVariables.of(variables, before).come_back()
-        raise
-
-
-def _is_worse(before: BudgetError, after: BudgetError) -> bool:
-    """Tell whether a rewrite raised the least budget."""
-    return (after.least_bytes or 0) > (before.least_bytes or math.inf)
 
 
 def _measured(
@@ -381,25 +373,18 @@ def _measured(
         return step, error
 
 
-def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
-    if captured.held_back is not None:
-        raise captured.held_back
-    started = time.perf_counter()
-    _tell(captured, budget)
-    planned = plan_here(captured.workload, captured.settings, captured.device, budget)
-    return _built(captured, planned, time.perf_counter() - started)
-
-
-def _built(
-    captured: Captured, planned: PlannedStep, planning_seconds: Seconds
-) -> PreparedStep:
-    settings, device = captured.settings, captured.device
-    step = _step_of(captured, planned)
+def _built(found: Outcome) -> PreparedStep:
+    captured: Captured = found.step
+    planned, settings, device = found.planned, captured.settings, captured.device
+    assert planned is not None
+    step = captured.step.own or captured.step
+    if not planned.runs_plain:  # with the ops that the plan adds
+        step = planned_step(captured.step, planned.graph)
     guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
     nodes = rewrite(step, planned.plan, begun, guard.late)
-    means = captured.means
-    is_sure = _is_sure(step, planned) and not (means.lists or means.guesses)
+    rewrites = captured.rewrites
+    is_sure = _is_sure(step, planned) and not (rewrites.lists or rewrites.guesses)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
     kept = KeptVariables.of(
@@ -413,7 +398,7 @@ def _built(
         rebuilt=rebuild(captured.traced, step, nodes, as_traced=is_sure),
         memory=device.memory,
         predicted=replace(
-            report_of(captured.kind, step, planned, planning_seconds),
+            report_of(captured.kind, step, planned, found.seconds),
             not_planned=captured.held_back and str(captured.held_back),
         ),
         timeline=timeline_of(captured.kind, step, planned),
@@ -424,10 +409,9 @@ def _built(
         is_sure=is_sure,
         can_be_planned=settings.thresholds is None and not captured.held_back,
         can_repeat=_can_repeat(planned, guard),
-        budget=planned.budget,
         source=captured,
+        found=found,
         held_back=captured.held_back,
-        other_ways=(True, False) if settings.recompute is None else (),
     )
 
 
@@ -441,14 +425,6 @@ def _tell(captured: Captured, budget: MemoryBudget) -> None:
         f"LMS {captured.kind} step: {len(captured.step.graph.ops):,} ops need {needs}, "
         f"more than the budget of {format_bytes(budget.total)}: planning."
     )
-
-
-def _step_of(captured: Captured, planned: PlannedStep) -> TracedStep:
-    """The step to rewrite: TensorFlow's own, or one with the ops that a plan adds."""
-    step = captured.step
-    if planned.runs_plain:
-        return step.own or step
-    return planned_step(step, planned.graph)
 
 
 def _guard(planned: PlannedStep) -> WriteGuard:

@@ -2,11 +2,7 @@
 
     run ──out of memory──> undo ──> less budget ──> plan, rewrite, rebuild ──> run
 
-Where no plan fits a smaller budget, other plans for the same budget are tried: with all
-possible ops recomputed, then with none. Rewrites come next, such as variables on the
-host (`lms.tf.means`). Where no rewrite is left, the step runs unplanned, unless the
-user asked for a plan. A step that ran unplanned because its sizes are unknown is now
-planned by guesses of the sizes.
+`lms.tf.attempts` says what is tried next.
 
 A plan assumes how many bytes of the device are in use, and where. Batches that an input
 pipeline reads ahead, or tensors of other programs, can be in the way. Undo copies
@@ -19,109 +15,38 @@ Known weaknesses: TensorFlow waits ten seconds for memory before a step fails. P
 thresholds are as the user wants them, and are not replanned.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
-from lms.planning.problem import MemoryBudget
+from lms.planning.problem import UNLIMITED, MemoryBudget
 from lms.report.step import StepReport, StepTimeline
+from lms.tf.attempts import Outcome
 from lms.tf.measure.devices import DeviceMemory
 from lms.tf.out_of_memory import (
+    NOT_UNDONE,
     first_words,
-    given_up,
     half_written,
     host_is_full,
-    not_undone,
     ran_out,
     ran_out_on_host,
-    unwatched,
 )
 from lms.tf.passes.host_variables import HostVariables
 from lms.tf.passes.write_order import CommitFlag, KeptVariables
 from lms.tf.rewrite.rebuilding import RebuiltStep
 from lms.tf.uninterrupted import uninterrupted
 
-__all__ = ["PreparedStep", "StepSource", "run_recovering"]
-
-# After an out of memory a step is replanned into 88, 94 or 98 % of its budget, the
-# first that gives another plan; at most 6 times in all.
-_LESS_PERCENT, _TRIES = (88, 94, 98), 6
+__all__ = ["PreparedStep", "run_recovering"]
 
 # A step that cannot be planned fails at its 3rd out of memory in a row.
 _ATTEMPTS = 3
 
 # Undo copies are kept in the first 3 calls of an unplanned step.
 _WATCHED = 3
-
-
-class StepSource(Protocol):
-    """Prepares a step again, in other ways."""
-
-    def budget_now(self) -> MemoryBudget:
-        """Measure the memory that the step may use now."""
-        ...
-
-    def prepare(
-        self, budget: MemoryBudget, *, recompute: bool | None = None
-    ) -> "PreparedStep":
-        """Plan and build the step for a budget.
-
-        Args:
-            budget: The memory that the step may use.
-            recompute: Whether all possible ops are recomputed, or none; None for the
-                user's choice.
-
-        Raises:
-            BudgetError: If no plan fits.
-            HostMemoryError: If the host cannot hold what is swapped out.
-        """
-        ...
-
-    def by_other_means(self, error: BudgetError, percent: int) -> "PreparedStep | None":
-        """The step after its next rewrite, planned.
-
-        Args:
-            error: The refusal of the last plan.
-            percent: Percent of the present budget to plan into.
-
-        Returns:
-            None if no plan fits with any rewrite.
-
-        Raises:
-            HostMemoryError: If the host cannot hold what is offloaded.
-        """
-        ...
-
-    def without_plan(self, held_back: LMSError) -> "PreparedStep | None":
-        """The unplanned step; None where the user asked for a plan.
-
-        Args:
-            held_back: Why there is no plan: raised if the step runs out of memory.
-        """
-        ...
-
-    def by_guesses(self) -> "PreparedStep | None":
-        """The step, planned with guesses of its dynamic shapes.
-
-        Returns:
-            None if the step was guessed before, or has no dynamic shape.
-
-        Raises:
-            LMSError: If no plan fits.
-        """
-        ...
-
-    def run_without_batch(self) -> None:
-        """Run the ops that TensorFlow runs before a step finds that there is no batch.
-
-        These ops read no batch: for instance they count iterations.
-        """
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -143,12 +68,11 @@ class PreparedStep:
         can_be_planned: Whether the step may be replanned after an out of memory.
         can_repeat: Whether the step may be repeated before its commit point: not if
             other workers may have received its numbers by then.
-        budget: The budget that was planned for.
-        source: Prepares the step again.
-        other_ways: Values of `recompute` that were not tried yet.
+        source: Prepares the step again (`lms.tf.prepare.Captured`).
+        found: The attempt that prepared the step, and its plan.
+        tried: The other attempts, in the order of time.
         held_back: Why the step cannot be planned: raised if it runs out of memory.
         is_kept: Whether undo copies find memory.
-        was_guessed: Whether a plan by guesses was asked for.
     """
 
     rebuilt: RebuiltStep | None
@@ -162,16 +86,21 @@ class PreparedStep:
     is_sure: bool
     can_be_planned: bool
     can_repeat: bool
-    budget: MemoryBudget
-    source: "StepSource"
-    other_ways: Sequence[bool] = ()
+    source: Any
+    found: Outcome
+    tried: list[Outcome] = field(default_factory=list[Outcome])
     held_back: LMSError | None = None
     is_kept: bool = True
-    was_guessed: bool = False
     lock: Any = field(default_factory=Lock)
     calls: int = 0
     failures: int = 0
     measured_peak: int | None = None
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """The budget that was planned for."""
+        assert self.found.planned is not None
+        return self.found.planned.budget
 
     @property
     def plan_is_empty(self) -> bool:
@@ -207,7 +136,7 @@ class PreparedStep:
                         raise HostMemoryError(said) from error
                     if self.held_back is not None and ran_out(error):
                         if not is_undone:
-                            self.held_back.add_note(not_undone())
+                            self.held_back.add_note(NOT_UNDONE)
                         raise self.held_back from error
                     raise
                 reason = first_words(error)
@@ -230,8 +159,11 @@ class PreparedStep:
         try:
             self.kept.put_back(values)
         except tf.errors.ResourceExhaustedError as error:
-            text = unwatched if self.plan_is_empty else half_written
-            raise OutOfMemoryError(text(first_words(error))) from error
+            raise self.half_written(first_words(error)) from error
+
+    def half_written(self, reason: str) -> OutOfMemoryError:
+        """The error of a step whose variables may be written."""
+        return OutOfMemoryError(half_written(reason, had_plan=not self.plan_is_empty))
 
     def _values(self) -> list[Any]:
         """Undo copies of the step's variables; empty if they find no memory.
@@ -257,58 +189,22 @@ class PreparedStep:
         """The report, with the measured peak."""
         return replace(self.predicted, measured_peak_bytes=self.measured_peak or None)
 
-    def planned_anew(self) -> "PreparedStep | None":
-        """Replan the step after an out of memory, into a smaller budget.
+    def planned_anew(self, reason: str) -> "PreparedStep":
+        """Prepare the step again after an out of memory.
 
-        Where no plan fits, the step is rewritten and planned.
-
-        Returns:
-            None if no plan fits with any rewrite.
+        Args:
+            reason: TensorFlow's words.
 
         Raises:
-            HostMemoryError: If the host cannot hold what is offloaded.
+            LMSError: If no plan fits, and the step may not run unplanned.
         """
-        self.rebuilt = self.small_pool = None  # frees memory for the next plan
-        now = self.source.budget_now()
-        refused, least = BudgetError("no other plan", least_bytes=now.total), 0
-        for budget, ways in self._budgets(now):
-            total = budget.total or least
-            if not ways and total * 100 < least * _LESS_PERCENT[1]:
-                continue
-            try:
-                step = self.source.prepare(budget, recompute=ways[0] if ways else None)
-            except BudgetError as error:
-                refused, least = error, error.least_bytes or 0
-                continue
-            if step.predicted.plan != self.predicted.plan:
-                step.other_ways = ways[1:] if ways else self.other_ways
-                return step
-        return self.source.by_other_means(refused, _LESS_PERCENT[0])
-
-    def _budgets(
-        self, now: MemoryBudget
-    ) -> Iterator[tuple[MemoryBudget, Sequence[bool]]]:
-        """Smaller budgets; then the whole budget with recomputation on, then off.
-
-        Where a step needs the whole budget, no plan fits into less. But another plan
-        has its tensors at other addresses.
-        """
-        said = self.predicted
-        peak = (
-            said.unplanned_peak_bytes
-            if self.plan_is_empty
-            else said.predicted_peak_bytes
-        )
-        taken = min(now.step, peak - self.budget.persistent)  # predicted need
-        # With loops a plan may use a part of its budget only, so more than the need may
-        # give another plan.
-        rooms = (now.of(now.persistent + taken), now)
-        parts = product(rooms, _LESS_PERCENT)
-        less = (self.budget.tighter(room, part) for room, part in parts)
-        for budget in dict.fromkeys(less):
-            yield budget, ()
-        for i in range(len(self.other_ways)):
-            yield replace(now, lost=self.budget.lost_since(now)), self.other_ways[i:]
+        if self.held_back is None:
+            self.rebuilt = self.small_pool = None  # frees memory for the next plan
+        attempt = replace(self.found.attempt, percent=100, most=UNLIMITED)
+        self.tried.append(replace(self.found, attempt=attempt, failure=reason))
+        anew = self.source.prepare(self.tried)
+        anew.predicted = replace(anew.predicted, replans=self.predicted.replans + 1)
+        return anew
 
     @property
     def _is_watched(self) -> bool:
@@ -355,30 +251,16 @@ def run_recovering(
             return step.run(inputs)
         except _Aborted as aborted:
             reason = str(aborted)
-        anew, plans = None, step.predicted.replans + 1
-        if step.held_back is not None:
-            try:
-                anew = None if step.was_guessed else step.source.by_guesses()
-            except LMSError as error:  # ops may yet run in another order
-                error.__traceback__ = None
-                if not isinstance(step.held_back, BudgetError):  # names the least one
-                    step.held_back = error
-            step.was_guessed = True
-            if anew is None:
-                continue
-        elif step.commit_flag.begun:
-            text = unwatched if step.plan_is_empty else half_written
-            raise OutOfMemoryError(text(reason))
-        else:
-            is_last = step.predicted.replans == _TRIES
-            anew = None if is_last else step.planned_anew()
-        if anew is None:
-            step.rebuilt = None
-            budget = step.budget.total or 0
-            error = OutOfMemoryError(given_up(reason, budget, plans))
-            anew = None if step.plan_is_empty else step.source.without_plan(error)
-            if anew is None:
-                raise error
-        anew.predicted = replace(anew.predicted, replans=plans)
-        step = anew
+        if step.commit_flag.begun and step.held_back is None:
+            raise step.half_written(reason)
+        try:
+            step = step.planned_anew(reason)
+        except LMSError as error:  # ops of an unplanned step may run in another order
+            if step.held_back is None:
+                raise
+            error.__traceback__ = None
+            is_named = isinstance(step.held_back, BudgetError)  # names the least budget
+            if step.tried[-1].error is not None and not is_named:
+                step.held_back = error
+            continue
         replaced(step)

@@ -32,7 +32,7 @@ from lms.machine.ranks import (
     read_placement,
 )
 from lms.tf import compat
-from lms.tf.lost import first_words
+from lms.tf.lost import lost_words
 from lms.tf.uninterrupted import handled
 from lms.units import Seconds
 from lms.workers.agreement import agree
@@ -164,7 +164,7 @@ def _why_not(placement: Placement, error: tf.errors.OpError) -> str:
         )
     if "start gRPC server" in str(error):
         return (
-            f"worker {rank} must be able to listen on {own}, got: {first_words(error)}."
+            f"worker {rank} must be able to listen on {own}, got: {lost_words(error)}."
             " Another program, or a worker of an earlier run, may have the port: end "
             "it, or start again with other ports."
         )
@@ -175,7 +175,7 @@ def _why_not(placement: Placement, error: tf.errors.OpError) -> str:
         )
     return (
         f"worker {rank} must reach worker 0 at {placement.addresses[0]}, got: "
-        f"{first_words(error)}. Check that it runs, that its name resolves and its "
+        f"{lost_words(error)}. Check that it runs, that its name resolves and its "
         "port is open."
     )
 

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import keras
@@ -17,6 +17,7 @@ from lms.commands.model_file import read_subject
 from lms.errors import PlanError
 from lms.planning.problem import budget_in
 from lms.planning.settings import read_plan, read_settings
+from lms.tf.attempts import Attempt
 from lms.tf.capture.keras_step import batch_specs, iterator_of, step_of
 from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.prepare import capture
@@ -63,15 +64,14 @@ def both_plans(budget: str) -> list[dict[str, Any]]:
     model.optimizer.build(model.trainable_variables)
     specs = (tf.TensorSpec([32, 32, 32, 3]), tf.TensorSpec([32]))
     settings = read_settings(budget=budget)
-    found = forecast(training_of(model, specs), settings)
+    found = forecast(training_of(model, specs, settings))
     iterator = iterator_of(specs)
     traced = trace(step_of(model, "train"), (), iterator=iterator)
-    captured, _ = capture(traced, input_specs(traced), settings, kind="train")
+    captured = capture(traced, input_specs(traced), settings, kind="train")
     memory, in_use = found.speeds.hardware.memory, found.report.persistent_bytes
-    prepared = captured.prepare(
-        budget_in(memory, asked=settings.budget, persistent=in_use)
-    )
-    return [asdict(found.report.plan), asdict(prepared.predicted.plan)]
+    room = budget_in(memory, asked=settings.budget, persistent=in_use)
+    planned, _ = replace(captured, budget=room).plan(Attempt())
+    return [asdict(found.report.plan), asdict(planned.plan)]
 
 
 def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:

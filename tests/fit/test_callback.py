@@ -53,7 +53,7 @@ def data() -> dict[str, Any]:
 def lms_callback(*budget: int | str | None, **knobs: Any) -> Any:
     """A callback with a budget, or with a tight one for a model that is there."""
     (given,) = budget or (above_what_is_held(TIGHT),)
-    return LMSCallback(given, **{"verbose": 0, **knobs})
+    return LMSCallback(given, verbose=knobs.pop("verbose", 0), **knobs)
 
 
 def planned_quickly(**knobs: Any) -> Any:

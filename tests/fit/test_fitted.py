@@ -178,4 +178,4 @@ def test_the_knobs_of_the_callback_are_taken() -> None:
     fitted = fit_in_memory(step, specs(1024), thresholds=rule)
     assert fitted.report[0].plan.planner == "threshold"
     with pytest.raises(TypeError, match="swap_branches"):
-        fit_in_memory(step, specs(1024), swap_branches=True)
+        fit_in_memory(step, specs(1024), swap_branches=True)  # type: ignore[call-arg]

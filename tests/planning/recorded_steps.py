@@ -13,10 +13,12 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from lms.commands.forecast import workload_of
+from lms.commands.forecast import captured_for
 from lms.ir.graph import GraphView, Op
 from lms.machine.hardware import preset
+from lms.planning.settings import Settings
 from lms.tf.capture.keras_step import step_of_data
+from lms.tf.capture.tracing import read_signature, trace
 from lms.tf.measure.scratch import with_scratch
 from lms.units import MIB
 from tests import graphs, models
@@ -116,15 +118,16 @@ def _traced(subject: _Subject) -> StoredStep:
     try:
         step = step_of_data(subject.build(), "train")
         batch = [(subject.x, subject.y)]
-        traced = workload_of(step, batch, hardware=preset("v100-pcie"))
-        found = traced.workload
+        traced = trace(step, read_signature(batch))
+        captured = captured_for(traced, Settings(), hardware=preset("v100-pcie"))
+        found = captured.workload
     finally:
         keras.config.set_dtype_policy("float32")
     scratch = {op.name: _scratch(op) for op in found.graph.ops + found.own.ops}
     return StoredStep(
         graph=with_scratch(found.graph, scratch),
         own=with_scratch(found.own, scratch),
-        persistent=traced.persistent_bytes,
+        persistent=captured.budget.persistent,
     )
 
 

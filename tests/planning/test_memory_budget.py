@@ -29,8 +29,8 @@ def test_a_budget_that_leaves_room_is_not_the_whole_device() -> None:
     budget = _room(LIMIT // 2)
     assert (budget.total, budget.margin) == (LIMIT // 2, 0)
     assert not budget.is_whole_device
-    assert not budget.tighter(budget, 94).is_whole_device
+    assert not budget.of(LIMIT // 4).is_whole_device
     whole = _room(None)
-    assert whole.tighter(whole, 94).is_whole_device
+    assert whole.of(LIMIT // 4).is_whole_device
     assert budget_in(None, asked=None, persistent=0).is_whole_device
     assert not budget_in(None, asked=MIB, persistent=0).is_whole_device

@@ -78,7 +78,7 @@ def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
     budget = MemoryBudget(
         total=96 * MIB, margin=margin, persistent=16 * MIB, limit=limit
     )
-    again = budget.tighter(budget, 94)
+    again = budget.of(90 * MIB)
     assert again.step < budget.step
     for each in (budget, again):
         request = budget_search._request(read_settings(), each, cast("Any", None), 100)
@@ -95,7 +95,8 @@ def test_at_the_edge_of_a_device_only_what_has_the_least_sure_room_is_planned() 
     assert planned(step, whole, recompute=False).risk is Risk.NONE
     # Others have taken what is missing: training goes on as well as it can.
     now = replace(whole, persistent=sure - 55 * MIB)
-    assert planned(step, whole.tighter(now, 100), recompute=False).plan.swaps
+    now = replace(now, lost=whole.lost_since(now))
+    assert planned(step, now, recompute=False).plan.swaps
     beside = budget_in(1024 * MIB, asked=device.total, persistent=0)
     assert planned(step, beside, recompute=False).peak <= device.step
 

@@ -103,7 +103,7 @@ def test_scopes_are_a_list_of_names(scopes: Any) -> None:
 
 def test_an_unknown_knob_is_refused() -> None:
     with pytest.raises(TypeError, match="swap_branches"):
-        read_settings(swap_branches=["x"])
+        read_settings(swap_branches=["x"])  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("recompute", [True, False, None])

@@ -171,9 +171,9 @@ class _Patched:
                 hog.put_into(nodes, plan.chain)
             return nodes
 
-        def without_hog(self: PreparedStep) -> Any:
+        def without_hog(self: PreparedStep, reason: str) -> Any:
             hog.release()
-            return anew(self)
+            return anew(self, reason)
 
         prepare.rewrite, PreparedStep.planned_anew = with_hog, without_hog
 

@@ -8,9 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 from lms import LMSCallback
-from lms.errors import BudgetError, LMSError
-from lms.planning.problem import MemoryBudget
-from lms.tf.recovery import PreparedStep, StepSource
+from lms.tf.recovery import PreparedStep
 from tests.models import Case
 from tests.tf import training
 
@@ -134,31 +132,14 @@ def fail(step: PreparedStep, failures: int) -> None:
 class _Failing:
     """A source of steps that fail so often."""
 
-    def __init__(self, source: StepSource, failures: int) -> None:
+    def __init__(self, source: Any, failures: int) -> None:
         self._source = source
         self._failures = failures
 
     def run_without_batch(self) -> None:
         self._source.run_without_batch()
 
-    def budget_now(self) -> MemoryBudget:
-        return self._source.budget_now()
-
-    def prepare(
-        self, budget: MemoryBudget, *, recompute: bool | None = None
-    ) -> PreparedStep:
-        following = self._source.prepare(budget, recompute=recompute)
+    def prepare(self, tried: Any) -> PreparedStep:
+        following = self._source.prepare(tried)
         fail(following, self._failures)
         return following
-
-    def by_other_means(self, error: BudgetError, percent: int) -> PreparedStep | None:
-        following = self._source.by_other_means(error, percent)
-        if following is not None:
-            fail(following, self._failures)
-        return following
-
-    def by_guesses(self) -> PreparedStep | None:
-        return self._source.by_guesses()
-
-    def without_plan(self, held_back: LMSError) -> PreparedStep | None:
-        return self._source.without_plan(held_back)

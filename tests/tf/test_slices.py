@@ -55,4 +55,4 @@ def test_products_are_cut_by_rows_only_where_that_is_asked_for(worker: Worker) -
 
 def test_a_way_to_cut_that_is_not_known_is_refused() -> None:
     with pytest.raises(ValueError, match=r'"any", "none" or None, got "?\'?rows'):
-        read_settings(slices="rows")
+        read_settings(slices="rows")  # pyright: ignore[reportArgumentType]

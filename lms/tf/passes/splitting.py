@@ -74,7 +74,6 @@ class OpSize:
         rows: Whether products may also be split along rows and columns.
         whole: Bytes that the largest op needs before any op is split.
         scratch: Measured bytes of scratch of whole ops, by name.
-        helps: Whether this limit lowers the step's need.
         proved: Takes graph, nodes, op, cut and number of parts; tells whether the parts
             have the whole op's bits. None where no proof is possible.
     """
@@ -84,7 +83,6 @@ class OpSize:
     rows: bool = False
     whole: Bytes = 0
     scratch: Mapping[str, Bytes] = field(default_factory=dict[str, Bytes])
-    helps: bool = True
     proved: "_Proof | None" = field(default=None, compare=False)
 
 

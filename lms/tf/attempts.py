@@ -1,0 +1,302 @@
+"""What to try next where a step does not fit, or ran out of memory: one table.
+
+    no plan fits       all lists of loops to the host > split large ops, or offload
+                       variables, a good part at a time > unplanned, or refuse
+    ran out of memory  plan into 88, 94, 98 % of what the step took, then of its budget
+                       > recompute all ops > none > as "no plan fits", into 88 %
+    sizes unknown      unplanned > guess the sizes > unplanned
+
+A plan offloads tensors that the step makes; a rewrite changes the step itself. Ops are
+split first where one op needs most of the step's memory; else variables are offloaded
+first. A refusal comes after all rewrites, so the least budget depends on no budget.
+
+Where a step needs its whole budget, no plan fits into less. But a plan that recomputes
+other ops has its tensors at other addresses.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, product
+from typing import Any
+
+from lms.errors import BudgetError, LMSError
+from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep
+from lms.planning.settings import Settings
+from lms.units import Bytes, Seconds
+
+__all__ = ["NOTHING", "Attempt", "Offers", "Outcome", "Rewrites"]
+__all__ += ["count_plans", "first_plan", "last_failure", "next_attempt", "refusal"]
+
+# After an out of memory a step is replanned into 88, 94 or 98 % of its memory, the
+# first that gives another plan; at most 6 times in all.
+_LESS_PERCENT, _TRIES = (88, 94, 98), 6
+
+# At least 1/4 of the remaining variables' bytes is offloaded at once.
+_PART = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rewrites:
+    """Changes of the step itself that lower its memory need.
+
+    Args:
+        lists: Lists of loops that lie on the host.
+        handles: Variables that lie on the host.
+        op_size: Limit of an op's bytes, above which the op is split.
+        guesses: Whether dynamic shapes are guessed, not bounded.
+    """
+
+    lists: tuple[Any, ...] = ()
+    handles: tuple[Any, ...] = ()
+    op_size: Any = None
+    guesses: bool = False
+
+
+NOTHING = Rewrites()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One way to prepare a step.
+
+    Args:
+        rewrites: The rewrites that are applied.
+        percent: Percentage of the step's free bytes that the plan may use.
+        most: The most bytes of which a percentage below 100 is taken.
+        recompute: Whether all possible ops are recomputed, or none; None for the user's
+            choice.
+        planned: Whether the step is planned.
+    """
+
+    rewrites: Rewrites = NOTHING
+    percent: int = 100
+    most: Bytes = UNLIMITED
+    recompute: bool | None = None
+    planned: bool = True
+
+    def budget(self, now: MemoryBudget) -> MemoryBudget:
+        """The budget to plan into, of the memory that is free now."""
+        if self.percent == 100:
+            return now
+        step = min(self.most, now.step) * self.percent // 100
+        return now.of(now.persistent + step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """Rewrites that a step still offers.
+
+    Args:
+        lists: Lists of loops that may move to the host.
+        variables: Handles and bytes of variables that may move, the best ones first.
+        op_sizes: Op sizes to which some op can be split, the largest first.
+        largest_op: Bytes that the largest op needs.
+        is_open: Whether the step has dynamic shapes.
+    """
+
+    lists: tuple[Any, ...] = ()
+    variables: Sequence[tuple[Any, Bytes]] = ()
+    op_sizes: Iterable[Any] = ()
+    largest_op: Bytes = 0
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of an attempt: a plan, a refusal, or a step that ran out of memory.
+
+    Args:
+        attempt: The attempt.
+        step: The step as captured for the attempt. It has a `budget` and can
+            `offers(op_size)`, `rewritten(rewrites)` and `plan(attempt)`.
+        planned: The plan, also of a step that ran out of memory.
+        seconds: Seconds that the planner took.
+        error: Why there is no plan.
+        failure: TensorFlow's words where the step ran out of memory.
+    """
+
+    attempt: Attempt
+    step: Any = None
+    planned: PlannedStep | None = None
+    seconds: Seconds = 0.0
+    error: LMSError | None = None
+    failure: str | None = None
+
+    @property
+    def least(self) -> Bytes:
+        """The least budget that the refusal names, or 0."""
+        return (isinstance(self.error, BudgetError) and self.error.least_bytes) or 0
+
+
+def next_attempt(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
+    """Return what to try next; None where nothing is left.
+
+    Args:
+        tried: Outcomes from the first preparation on, at least one.
+        settings: The user's knobs.
+    """
+    first, *later = _since_failure(tried)
+    ran_out, error = first.failure is not None, tried[-1].error
+    is_refusal = error is None or isinstance(error, BudgetError)
+    if not ran_out or (later and not first.attempt.planned):
+        ladder = (_rewrite,)
+    elif not first.attempt.planned:
+        ladder = (_guess,)
+    else:
+        ladder = (_replan, _rewrite) if count_plans(tried) <= _TRIES else ()
+    for rung in ladder if is_refusal else ():
+        if (attempt := rung(tried, settings)) is not None:
+            return attempt
+    had_plan = first.planned is not None and not first.planned.plan.is_empty
+    if settings.asks_for_a_plan or (ran_out and not (had_plan and is_refusal)):
+        return None
+    return replace(first.attempt, planned=False)
+
+
+def first_plan(step: Any, tried: list[Outcome], settings: Settings) -> Outcome | None:
+    """Make attempts until one has a plan, and not the plan that failed.
+
+    Args:
+        step: The step as captured last.
+        tried: Outcomes so far; those without a plan are appended.
+        settings: The user's knobs.
+
+    Returns:
+        The plan; an attempt without a plan, if only that is left; or None.
+    """
+    failed = last_failure(tried)
+    before = failed and failed.planned and failed.planned.plan
+    attempt = next_attempt(tried, settings) if tried else Attempt()
+    while attempt is not None and attempt.planned:
+        found = Outcome(attempt=attempt, step=step)
+        try:
+            found = replace(found, step=step.rewritten(attempt.rewrites))
+            planned, seconds = found.step.plan(attempt)
+            if planned.plan != before or attempt.rewrites is not _rewrites(failed):
+                return replace(found, planned=planned, seconds=seconds)
+        except LMSError as error:
+            # The frames of an error keep tensors alive.
+            found = replace(found, error=error.with_traceback(None))
+        tried.append(found)
+        attempt = next_attempt(tried, settings)
+    return attempt and Outcome(attempt=attempt, step=step)
+
+
+def last_failure(tried: Sequence[Outcome]) -> Outcome | None:
+    """Return the last outcome of a step that ran out of memory."""
+    return next((each for each in reversed(tried) if each.failure is not None), None)
+
+
+def count_plans(tried: Sequence[Outcome]) -> int:
+    """Count the plans whose step ran out of memory."""
+    return sum(each.failure is not None and each.attempt.planned for each in tried)
+
+
+def refusal(tried: Sequence[Outcome]) -> LMSError | None:
+    """Return the refusal with the smallest least budget: rewrites can raise it.
+
+    An error that is no refusal, such as of a full host, comes before.
+    """
+    errors = [each.error for each in _since_failure(tried) if each.error is not None]
+    if not errors or not isinstance(errors[-1], BudgetError):
+        return errors[-1] if errors else None
+    return min(errors, key=lambda error: getattr(error, "least_bytes", 0) or math.inf)
+
+
+def _since_failure(tried: Sequence[Outcome]) -> Sequence[Outcome]:
+    failed = [i for i, each in enumerate(tried) if each.failure is not None]
+    return tried[failed[-1] if failed else 0 :]
+
+
+def _guess(tried: Sequence[Outcome], _: Settings) -> Attempt | None:
+    """Plan with guesses of dynamic shapes, once."""
+    last = tried[-1]
+    if any(each.attempt.rewrites.guesses for each in tried):
+        return None
+    guessing = replace(last.attempt.rewrites, guesses=True)
+    is_open = last.step.offers(None).is_open
+    return replace(last.attempt, rewrites=guessing, planned=True) if is_open else None
+
+
+def _replan(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
+    """Plan into less; then into all with all ops recomputed, then with none.
+
+    With loops a plan may use a part of its budget only, so more than the predicted need
+    may give another plan.
+    """
+    first, *later = _since_failure(tried)
+    failed, now, attempt = first.planned, first.step.budget, first.attempt
+    assert failed is not None
+    free = min(failed.budget.step, now.step)
+    rooms = dict.fromkeys((min(failed.step_bytes, free), free))
+    less = product(rooms, _LESS_PERCENT)
+    plans = [replace(attempt, most=most, percent=percent) for most, percent in less]
+    if settings.recompute is None:
+        before = tried[: len(tried) - len(later)]
+        known = {
+            e.attempt.recompute for e in before if _rewrites(e) is _rewrites(first)
+        }
+        ways = (way for way in (True, False) if way not in known)
+        plans += [replace(attempt, recompute=way) for way in ways]
+    left = iter(plans)
+    if later and later[-1].attempt not in left:  # takes off what was tried
+        return None
+    least = next((each.least for each in reversed(later) if each.error), 0)
+    most = least * _LESS_PERCENT[1] // 100  # less would be refused again
+    far = (e for e in left if e.percent == 100 or (e.budget(now).total or 0) >= most)
+    return next(far, None)
+
+
+def _rewrite(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
+    """Plan the step after its next rewrite."""
+    first, base = _since_failure(tried)[0], _base(tried)
+    budget, rewrites = base.attempt.budget(base.step.budget), _rewrites(base)
+    sizes = (_rewrites(each).op_size for each in tried)
+    last = min(filter(None, sizes), key=lambda size: size.most, default=None)
+    offers: Offers = base.step.offers(last)
+    total = budget.total or 0
+    least = base.least or (total if base.failure else 0)
+
+    def split() -> Rewrites | None:
+        size = next(iter(offers.op_sizes), None) if settings.cuts_ops else None
+        return None if size is None else replace(rewrites, op_size=size)
+
+    def moved() -> Rewrites | None:
+        sizes = list(accumulate((size for _, size in offers.variables), initial=0))
+        count = bisect_left(sizes, max(least - total, sizes[-1] // _PART))
+        more = tuple(handle for handle, _ in offers.variables[:count])
+        if not more or settings.state == "device":
+            return None
+        return replace(rewrites, handles=rewrites.handles + more)
+
+    room = (least or total) - budget.persistent
+    if offers.lists:  # all at once: no plan orders the ops of loops
+        found = replace(rewrites, lists=rewrites.lists + offers.lists)
+    elif 2 * offers.largest_op < room or budget.step <= 0:
+        found = moved() or split()
+    else:
+        found = split() or moved()
+    if found is None:
+        return None
+    is_replan = first.failure is not None and first.attempt.planned
+    percent = _LESS_PERCENT[0] if is_replan else 100
+    return replace(first.attempt, rewrites=found, percent=percent, planned=True)
+
+
+def _base(tried: Sequence[Outcome]) -> Outcome:
+    """Return the outcome to rewrite further: the last, unless a split made it worse."""
+    base, *later = _since_failure(tried)
+    for each in (each for each in later if each.error is not None):
+        ours, theirs = _rewrites(base), _rewrites(each)
+        is_worse = each.least > (base.least or math.inf)
+        if theirs is ours:
+            base = replace(base, error=each.error)
+        elif theirs.op_size is ours.op_size or not is_worse:
+            base = each
+    return base
+
+
+def _rewrites(outcome: Outcome | None) -> Rewrites:
+    return NOTHING if outcome is None else outcome.attempt.rewrites

@@ -69,6 +69,6 @@ def test_a_device_that_cannot_copy_ends_the_others() -> None:
 
 def test_advice_is_that_of_the_error() -> None:
     driver = SimpleNamespace(cuGetErrorName=lambda *_: 0)
-    for code, advice in ((2, "--largest"), (100, "hides GPUs"), (719, "is wrong")):
+    for code, advice in ((2, "--largest"), (100, "hides GPUs"), (719, "nvidia-smi")):
         with pytest.raises(cuda.CudaError, match=advice):
             cuda._check(driver, "cuMemAlloc", code)

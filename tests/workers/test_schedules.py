@@ -46,5 +46,5 @@ def test_what_is_sent_takes_its_time() -> None:
 
 def test_a_schedule_in_which_all_wait_is_refused() -> None:
     backward, forward = Action("backward", 0), Action("forward", 0)
-    with pytest.raises(ValueError, match="one in which all wait"):
+    with pytest.raises(ValueError, match="one in which all stages wait"):
         play(((backward, forward), (forward, backward)), _seconds)

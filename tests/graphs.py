@@ -29,7 +29,7 @@ class Drawn:
 
 
 def make_op(name: str, size: int, *reads: str, **rest: Any) -> Op:
-    """An op with one output of `size` bytes that reads the outputs of other ops."""
+    """Return an op with one output of `size` bytes that reads outputs of other ops."""
     inputs = tuple(f"{read}:0" for read in reads)
     rest.setdefault("type", "Op")
     return Op(
@@ -38,7 +38,7 @@ def make_op(name: str, size: int, *reads: str, **rest: Any) -> Op:
 
 
 def graph_of(*ops: Op, results: tuple[str, ...] = ()) -> GraphView:
-    """A graph of ops in their execution order."""
+    """Return a graph of ops in their execution order."""
     return GraphView(ops=ops, results=results)
 
 
@@ -151,7 +151,7 @@ FORK = Drawn(
 
 
 def all_drawn() -> dict[str, Drawn]:
-    """The graphs by name, to test what holds for each of them."""
+    """Return the graphs by name, for tests that each graph must pass."""
     return {
         "skip": SKIP,
         "reshape": RESHAPE,
@@ -164,10 +164,10 @@ def all_drawn() -> dict[str, Drawn]:
 
 
 def one_of_two_written_over(reads: tuple[str, str]) -> GraphView:
-    """An op that may write over either of two inputs, then one of twice their size.
+    """Return a graph whose op `c` may write over either of its two inputs.
 
-    In 3072 bytes a and b lie side by side; only if b's place is free too, there are
-    2048 in a row.
+    In 3072 bytes `d` fits only where `c` takes the place of `a`: `b` lies beside the
+    free 1024 bytes.
     """
     return graph_of(
         make_op("a", 1024),
@@ -178,7 +178,7 @@ def one_of_two_written_over(reads: tuple[str, str]) -> GraphView:
 
 
 def unplanned(graph: GraphView, **fields: Any) -> SwapPlan:
-    """A plan of the graph's order, without swaps unless they are given."""
+    """Return a plan in the graph's order, by default without swaps."""
     order = tuple(op.name for op in graph.ops)
     return SwapPlan(planner="by hand", order=order, **fields)
 
@@ -189,7 +189,7 @@ def one_swap(
     release: str | None = None,
     chain: Sequence[str] = (),
 ) -> SwapPlan:
-    """A plan that moves `a:0`; a copy is its trigger and its readers."""
+    """Return a plan that offloads `a:0`; a copy is its trigger and its readers."""
     swap_ins = tuple(SwapIn(trigger=t, readers=tuple(read)) for t, read in copies)
     size = graph.tensors["a:0"].size
     swap = Swap(tensor="a:0", size=size, release=release, swap_ins=swap_ins)
@@ -197,5 +197,5 @@ def one_swap(
 
 
 def scheduled(graph: GraphView, *, writes_last: bool = True) -> GraphView:
-    """A graph in the order with the lowest peak."""
+    """Return a graph in the order with the lowest peak."""
     return orders(graph, writes_last=writes_last)[-1]

@@ -62,7 +62,7 @@ def _classes(count: int, classes: int, seed: int = 1) -> np.ndarray:
 
 
 def unet() -> keras.Model:
-    """The case study's network, two levels of it."""
+    """Return the case study's network with two levels."""
     return build_unet(16, filters=4, depth=2, seed=3)
 
 
@@ -313,7 +313,7 @@ def embedding(optimizer: str = "adagrad") -> keras.Model:
 
 
 def _loss_of_labelled(labels: Any, predicted: Any) -> Any:
-    """Of words with a label alone, each kind of them weighing the same."""
+    """Return the mean loss of labelled words; each label has equal weight."""
     chosen = tf.boolean_mask(predicted, labels > 0)
     right = tf.boolean_mask(tf.one_hot(tf.cast(labels, tf.int32), 6), labels > 0)
     losses = tf.nn.softmax_cross_entropy_with_logits(right, chosen)

@@ -51,25 +51,25 @@ def data() -> dict[str, Any]:
 
 
 def lms_callback(*budget: int | str | None, **knobs: Any) -> Any:
-    """A callback with a budget, or with a tight one for a model that is there."""
+    """Return a callback with a budget, by default a tight one for a built model."""
     (given,) = budget or (above_what_is_held(TIGHT),)
     return LMSCallback(given, **{"verbose": 0, **knobs})
 
 
 def planned_quickly(**knobs: Any) -> Any:
-    """A callback that swaps by a rule, for which nothing is measured or searched."""
+    """Return a callback that swaps by a rule, without measurement or search."""
     return lms_callback(None, thresholds={"swapout_threshold": 20}, **knobs)
 
 
 def at(hook: str, function: Callable[[Any], None]) -> Any:
-    """A callback that calls a function of the model at a hook."""
+    """Return a callback that calls a function of the model at a hook."""
     callback = keras.callbacks.Callback()
     setattr(callback, hook, lambda *args, **kwargs: function(callback.model))
     return callback
 
 
 def is_replaced(model: Any) -> bool:
-    """Whether any of a model's three functions, or their makers, is not Keras's."""
+    """Return whether one of a model's functions, or a maker, is not Keras's."""
     makers = [name for name in vars(model) if name.startswith("make_")]
     functions = [getattr(model, f"{kind}_function") for kind in KINDS]
     owners = [type(getattr(f, "__self__", None)).__module__ for f in functions]
@@ -82,7 +82,7 @@ FOUR: Any = {"steps_per_epoch": 4, "verbose": SILENT}
 
 
 def in_batches(data: dict[str, Any], sizes: list[int]) -> tf.data.Dataset:
-    """The data in batches of such sizes, of which TensorFlow does not know the size."""
+    """Return the data in batches of `sizes`, which TensorFlow does not know."""
     ends = np.cumsum([0, *sizes])
     spec = (tf.TensorSpec([None, 32, 32, 3]), tf.TensorSpec([None], tf.int64))
     return tf.data.Dataset.from_generator(
@@ -455,7 +455,7 @@ def test_a_host_without_room_for_what_is_swapped_is_an_error(
     assert not is_replaced(model)
 
 
-# ---------------------------------------------------------------- sizes nobody knows
+# ---------------------------------------------------------------------- unknown sizes
 
 
 def test_batches_may_differ_in_every_dimension() -> None:

@@ -55,12 +55,12 @@ def numbers(run: Callable[..., Any], batch: list[Any], weights: Any) -> list[Any
 
 
 def budget() -> int:
-    """Room for nine tensors of 64 KiB is enough; the step makes about twenty."""
+    """Return bytes for ten tensors of 64 KiB; the step makes about twenty."""
     return above_what_is_held(640 * KIB)
 
 
 def knobs() -> dict[str, Any]:
-    """Whether running again is faster than moving is measured: either may happen."""
+    """Return knobs without recomputation, which measured times may choose or not."""
     return {"budget": budget(), "recompute": False}
 
 

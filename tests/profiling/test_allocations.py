@@ -1,4 +1,4 @@
-"""Expected allocations of a planned step are those that TensorFlow's allocator logs."""
+"""Expected allocations of a planned step equal the log of TensorFlow's allocator."""
 
 import json
 import os

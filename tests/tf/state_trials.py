@@ -89,7 +89,7 @@ def deep(*, depth: int, planned: bool, failures: int = 0) -> dict[str, Any]:
     Args:
         depth: Layers.
         planned: Whether large model support is used.
-        failures: So often the second batch runs out of memory.
+        failures: How often the second batch runs out of memory.
     """
     tf.config.experimental.enable_op_determinism()
     callback = LMSCallback(verbose=0)
@@ -238,7 +238,7 @@ def given_back() -> dict[str, Any]:
 
 
 def moved() -> dict[str, Any]:
-    """Move a variable, write all of it, then a row, put it back, and assign it."""
+    """Offload a variable, write all rows, then one row; restore it, and assign it."""
     start, shape = training.memory("current"), (256, 256)
     variable = tf.Variable(tf.random.stateless_normal(shape, (1, 2)))
     before = variable.numpy()

@@ -1,4 +1,4 @@
-"""The one way to train plainly and by a plan, and to compare what came of it."""
+"""The one way to train plainly and by a plan, and to compare the numbers."""
 
 import gc
 import hashlib

@@ -1,4 +1,4 @@
-"""What reading refuses, and what it says: subjects of a few voxels, spoilt."""
+"""Reading refuses spoilt subjects of a few voxels, and says why."""
 
 import contextlib
 import gzip

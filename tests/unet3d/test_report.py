@@ -132,7 +132,7 @@ def test_an_origin_that_cannot_be_understood_is_refused(
 
 
 def say(folder: Path, names: str) -> None:
-    """What `predict` writes of whom it segmented."""
+    """Write the file by which `predict` lists its segmented subjects."""
     said = {"label scheme": "brats2017", "run": "gone", "subjects": list(names)}
     (folder / "predictions.json").write_text(json.dumps(said))
 

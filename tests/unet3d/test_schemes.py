@@ -1,4 +1,4 @@
-"""What the data's own file says counts, and whoever contradicts it is told."""
+"""The data's own file decides the scheme; contradictions are reported."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the synthetic subjects promise: layout on disk, anatomy, repeatability."""
+"""Synthetic subjects: layout on disk, anatomy, repeatability."""
 
 from pathlib import Path
 

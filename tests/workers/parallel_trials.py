@@ -1,6 +1,6 @@
-"""What workers run: `python -m tests.workers.parallel_trials NAME DIR`.
+"""Functions that workers run: `python -m tests.workers.parallel_trials NAME DIR`.
 
-Each writes what it found to `DIR/RANK.json`.
+Each worker writes its result to `DIR/RANK.json`.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def main(name: str, folder: str) -> int:
 
 
 def joined(timeout: float) -> str:
-    """The error of joining, in words."""
+    """Return the error of joining, in words."""
     try:
         join(timeout=timeout)
     except WorkersError as error:
@@ -49,13 +49,13 @@ def joined(timeout: float) -> str:
 
 
 def late() -> str:
-    """The same after something ran."""
+    """Return the error of joining after an op ran."""
     tf.constant(1)
     return joined(1)
 
 
 def numbers(workers: Workers) -> dict[str, Any]:
-    """Digests of trainings that must agree, and what is refused.
+    """Return digests of trainings that must agree, and refusals.
 
     All in one cluster, one after the other; weights begin unlike on each worker.
     """

@@ -142,7 +142,7 @@ def _told(report: Any) -> list[Any]:
 
 
 def _plain_step(model: Any, loss: Any, optimizer: Any, micro_batches: int) -> Any:
-    """The same micro-batches, by a tape over the whole model on one device."""
+    """Return a step over micro-batches by a tape of the whole model on one device."""
     optimizer.build(model.trainable_variables)
     own: Any = keras.losses.get(loss)
     sums = [tf.Variable(tf.zeros(v.shape)) for v in model.trainable_variables]

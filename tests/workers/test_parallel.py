@@ -50,7 +50,7 @@ def _launched(
 
 @pytest.fixture(scope="module")
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What two workers found in one cluster, on cards of unlike memory."""
+    """Return the results of two workers in one cluster, on cards of unlike memory."""
     each = [memory_variable(size) for size in ("1GiB", "768MiB")]
     folder = tmp_path_factory.mktemp("numbers")
     code, found, lines = _launched("numbers", folder, each=each)

@@ -20,7 +20,7 @@ Step = Callable[[Any, Any], Any]
 
 
 def _masked(x: Any, ids: Any) -> Any:
-    """Rows that are chosen, and the gradient of what is computed of them."""
+    """Return the chosen rows, and the gradient of a loss that reads these rows."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         chosen = tf.boolean_mask(tf.sin(x), ids > 3)

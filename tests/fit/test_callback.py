@@ -26,7 +26,7 @@ from lms import LMSCallback
 from lms.errors import BudgetError, HostMemoryError, UnsupportedError
 from lms.ir.plan import SwapPlan
 from lms.tf.measure import free_memory
-from tests.models import conv_net
+from tests.models import SILENT, conv_net
 from tests.room import above_what_is_held
 from tests.tf.worker import Worker
 
@@ -34,7 +34,6 @@ pytestmark = pytest.mark.tf
 
 # A step of `model` needs about 3 MiB as it is, and less than 2 MiB at least.
 TIGHT = "2MiB"
-SILENT: Any = 0
 
 
 @pytest.fixture
@@ -271,25 +270,20 @@ def test_when_everything_fits_keras_s_own_function_runs_after_the_first_batch(
     assert not is_replaced(model)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "budget", "planned"),
+    [([1, 8, 1, 6], TIGHT, ["1", "8", "6"]), ([4, 3, 5, 1], "1GiB", ["4", "5"])],
+    ids=["swapped", "smaller than one that fits"],
+)
 def test_a_batch_that_is_larger_than_all_before_it_is_planned_when_it_comes(
-    model: Any, data: dict[str, Any]
+    sizes: list[int], budget: str, planned: list[str], model: Any, data: dict[str, Any]
 ) -> None:
-    callback = lms_callback()
-    rows = in_batches(data, [1, 8, 1, 6])
-    model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
-    sizes = [report.signature.partition("x")[0] for report in callback.report]
-    assert sizes == ["1", "8", "6"]
-    assert [report.swap_count > 0 for report in callback.report][:2] == [False, True]
-
-
-def test_batches_that_are_smaller_than_one_that_fits_are_not_prepared_again(
-    model: Any, data: dict[str, Any]
-) -> None:
-    callback = lms_callback("1GiB")
-    rows = in_batches(data, [4, 3, 5, 1])
-    model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
-    sizes = [report.signature.partition("x")[0] for report in callback.report]
-    assert sizes == ["4", "5"]
+    callback = lms_callback(above_what_is_held(budget))
+    model.fit(in_batches(data, sizes), shuffle=False, **FOUR, callbacks=[callback])
+    found = [report.signature.partition("x")[0] for report in callback.report]
+    assert found == planned
+    swapped = [report.swap_count > 0 for report in callback.report]
+    assert swapped[:2] == [False, budget == TIGHT]
 
 
 def test_an_error_in_the_step_leaves_keras_s_functions(data: dict[str, Any]) -> None:

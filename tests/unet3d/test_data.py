@@ -1,7 +1,5 @@
 """Reading subjects and preparing them; most on hand-made volumes of a few voxels."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import nibabel
@@ -9,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.programs import python
 from tests.unet3d.test_orientation import affine_of
 from tests.unet3d.tiny import LPS, write_folder
 from unet3d.data import (
@@ -157,7 +156,7 @@ def test_sizes_are_checked(small: Path) -> None:
 def test_importing_the_package_and_its_data_does_not_import_tensorflow() -> None:
     code = "import sys, unet3d.__main__, unet3d.cache, unet3d.batches;"
     code += "assert not {'tensorflow', 'keras'} & set(sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))

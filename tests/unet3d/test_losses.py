@@ -50,9 +50,8 @@ def test_the_metric_thresholds_and_keeps_labels_apart() -> None:
 
 
 def test_half_precision_volumes_larger_than_half_precision_counts_are_exact() -> None:
-    truth = np.ones(
-        (1, 48, 48, 48, 1), np.uint8
-    )  # 110,592 voxels; float16 ends at 65,504
+    # 110,592 voxels; float16 ends at 65,504.
+    truth = np.ones((1, 48, 48, 48, 1), np.uint8)
     guess = np.full(truth.shape, 0.5, np.float16)
     # 2 * n / 2 / (n + n / 2) = 2 / 3
     np.testing.assert_allclose(weighted_dice_loss(truth, guess), [1 / 3], rtol=1e-5)

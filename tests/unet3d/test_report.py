@@ -87,7 +87,7 @@ def test_without_a_number_there_is_null_and_the_rule_is_named(
     report = json.loads((output / "report.json").read_text())
     (lost, *_) = [s for s in report["scores"] if s["region"] == "enhancing tumour"]
     assert (lost["dice"], lost["hd95"]) == (0, None)
-    assert "no number" in report["empty rule in words"]
+    assert "no score" in report["empty rule in words"]
 
 
 def test_folders_of_one_name_are_averaged(data: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -81,25 +81,26 @@ def numbers(workers: Workers) -> dict[str, Any]:
     swaps = [report.swap_count for report in half[1].report]
     again = model()
     _fit(again, workers, plain)
+    validated = {"validation_data": _data(workers)} if workers.is_chief else {}
+
+    def refused(own: Any = plain, *, like: bool = True, **how: Any) -> str:
+        try:
+            _fit(_model(workers, like=like), workers, own, **how)
+        except WorkersError as error:
+            return str(error)
+        return ""
+
     return {
         **found,
         "swaps": swaps,
         "put back": _is_put_back(again),
         "infinity": _with_an_infinity(workers),
         "refused": {
-            "steps": _refused(lambda: _fit(model(), workers, plain, missing=1)),
-            "model": _refused(
-                lambda: _fit(_model(workers, like=False), workers, plain)
-            ),
-            "order": _refused(lambda: _fit(model(), workers, [*reversed(half)])),
-            "validation": _refused(
-                lambda: _fit(model(), workers, plain, more=_validated(workers))
-            ),
-            "epoch": _refused(
-                lambda: _fit(
-                    model(), workers, plain, more={"initial_epoch": workers.rank}
-                )
-            ),
+            "steps": refused(missing=1),
+            "model": refused(like=False),
+            "order": refused([*reversed(half)]),
+            "validation": refused(more=validated),
+            "epoch": refused(more={"initial_epoch": workers.rank}),
         },
         "after": _fit(model(), workers, plain),
     }
@@ -236,24 +237,12 @@ def _fit(  # noqa: PLR0913 - ways to train
     x, y = _data(workers, joint=joint)
     batch = _BATCH * (workers.size if joint else 1)
     kept = len(x) - batch * missing * workers.rank
-    fitted = model.fit(
-        x[:kept],
-        y[:kept],
-        batch_size=batch,
-        epochs=2,
-        shuffle=False,
-        verbose=SILENT,
-        callbacks=callbacks,
-        **more,
-    )
+    known: dict[str, Any] = {"epochs": 2, "shuffle": False, "verbose": SILENT, **more}
+    fitted = model.fit(x[:kept], y[:kept], batch, callbacks=callbacks, **known)
     variables = [*model.weights, *model.optimizer.variables]
     total = float(sum(abs(v.numpy()).sum() for v in model.trainable_variables))
     losses = fitted.history["loss"]
     return {"digest": _digest(variables), "total": total, "losses": losses}
-
-
-def _validated(workers: Workers) -> dict[str, Any]:
-    return {"validation_data": _data(workers)} if workers.is_chief else {}
 
 
 def _with_an_infinity(workers: Workers) -> dict[str, Any]:
@@ -268,23 +257,16 @@ def _with_an_infinity(workers: Workers) -> dict[str, Any]:
     x, y = _data(workers)
     if workers.is_chief:
         x[_BATCH] = np.inf
+    known: dict[str, Any] = {"shuffle": False, "verbose": SILENT}
     for _ in range(2):
-        model.fit(
-            x,
-            y,
-            batch_size=_BATCH,
-            shuffle=False,
-            verbose=SILENT,
-            callbacks=[DataParallel(workers)],
-        )
+        model.fit(x, y, _BATCH, callbacks=[DataParallel(workers)], **known)
     inner = model.optimizer.inner_optimizer
+    names = [one.name for one in model.optimizer.variables]
     return {
         "digest": _digest(model.weights),
         "finite": all(np.isfinite(v.numpy()).all() for v in model.weights),
         "updates": int(inner.iterations.numpy()),
-        "scales": [one.name for one in model.optimizer.variables].count(
-            "dynamic_scale"
-        ),
+        "scales": names.count("dynamic_scale"),
     }
 
 
@@ -299,18 +281,9 @@ def _averaged(workers: Workers) -> dict[str, Any]:
     return {"same": same, "mean": moving.numpy().tolist()}
 
 
-def _refused(fit: Callable[[], Any]) -> str:
-    try:
-        fit()
-    except WorkersError as error:
-        return str(error)
-    return ""
-
-
 def _is_put_back(model: Any) -> bool:
-    return "apply" not in vars(model.optimizer) and (
-        "make_train_function" not in vars(model)
-    )
+    own = {*vars(model.optimizer), *vars(model)}
+    return not own & {"apply", "make_train_function"}
 
 
 def _ones(variable: Any) -> bool:

@@ -117,7 +117,7 @@ def test_a_buffer_of_another_model_is_refused_before_the_first_step(name: str) -
 def _launched(*words: str, workers: int = 2, groups: int = 2) -> tuple[int, str]:
     """Return the exit code of a Python program's workers, and what they printed."""
     out, environ = io.StringIO(), {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
-    counts = {"workers": workers, "groups": groups}
+    counts: Any = {"workers": workers, "groups": groups}
     ended = launch([sys.executable, *words], **counts, environ=environ, out=out)
     return ended, out.getvalue()
 

@@ -66,16 +66,9 @@ def _shaped(x: Any, ids: Any) -> Any:
     square = tf.matmul(rows, rows, transpose_b=True)
     size = tf.shape(rows)
     some = tf.reshape(tf.stack([rows, rows], 1), tf.stack([size[0] * 2, size[1]]))
-    return (
-        two,
-        flat,
-        tf.transpose(square)[1:],
-        some,
-        rows[::2],
-        tf.where(rows > 0),
-        tf.broadcast_to(rows[:, 1], [3, size[0]]),
-        square + rows[:, 1],
-    )
+    wide = tf.broadcast_to(rows[:, 1], [3, size[0]])
+    others = tf.where(rows > 0), wide, square + rows[:, 1]
+    return two, flat, tf.transpose(square)[1:], some, rows[::2], *others
 
 
 def _run(step: Any, names: list[str], *args: Any) -> Any:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tests.programs import python
 from tests.unet3d.test_orientation import affine_of
-from tests.unet3d.tiny import LPS, write_folder
+from tests.unet3d.tiny import LPS
 from unet3d.data import (
     MODALITIES,
     Subject,
@@ -26,12 +26,6 @@ from unet3d.data import (
 )
 from unet3d.orientation import from_canonical, to_canonical
 from unet3d.schemes import BRATS2017, SCHEMES
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A subject of 6 x 5 x 4 voxels: a brain of 4 x 3 x 2 with one voxel per label."""
-    return write_folder(tmp_path / "patient")
 
 
 def make_subject(images: NDArray, labels: NDArray | None = None) -> Subject:

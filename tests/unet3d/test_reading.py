@@ -24,12 +24,6 @@ def write(folder: Path, name: str, voxels: NDArray) -> None:
     save(folder / f"{folder.name}_{name}.nii.gz", voxels)
 
 
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A subject of 6 x 5 x 4 voxels: a brain of 4 x 3 x 2 with one voxel per label."""
-    return write_folder(tmp_path / "patient")
-
-
 def raw(name: str, change: Callable[[bytes], bytes]) -> Spoil:
     """Change the bytes of a file."""
 

@@ -3,7 +3,6 @@
 Each worker writes its result to `DIR/RANK.json`.
 """
 
-import hashlib
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ from lms.errors import WorkersError
 from lms.workers.averaging import average_statistics
 from lms.workers.collectives import Workers
 from tests.models import SILENT
+from tests.tf.training import digest
 from unet3d.model import build_unet
 
 __all__ = ["joined", "late", "main"]
@@ -168,7 +168,7 @@ def limited(workers: Workers) -> dict[str, Any]:
         (r.swap_count, r.replans, r.predicted_peak_bytes, r.measured_peak_bytes)
         for r in callback.report
     ]
-    return {"weights": _digest(model.weights), "peak": peak, "reports": reports}
+    return {"weights": digest(model.weights), "peak": peak, "reports": reports}
 
 
 class _Watch(keras.callbacks.Callback):
@@ -242,7 +242,7 @@ def _fit(  # noqa: PLR0913 - ways to train
     variables = [*model.weights, *model.optimizer.variables]
     total = float(sum(abs(v.numpy()).sum() for v in model.trainable_variables))
     losses = fitted.history["loss"]
-    return {"digest": _digest(variables), "total": total, "losses": losses}
+    return {"digest": digest(variables), "total": total, "losses": losses}
 
 
 def _with_an_infinity(workers: Workers) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def _with_an_infinity(workers: Workers) -> dict[str, Any]:
     inner = model.optimizer.inner_optimizer
     names = [one.name for one in model.optimizer.variables]
     return {
-        "digest": _digest(model.weights),
+        "digest": digest(model.weights),
         "finite": all(np.isfinite(v.numpy()).all() for v in model.weights),
         "updates": int(inner.iterations.numpy()),
         "scales": names.count("dynamic_scale"),
@@ -288,11 +288,6 @@ def _is_put_back(model: Any) -> bool:
 
 def _ones(variable: Any) -> bool:
     return bool((variable.numpy().astype("float32") == 1).all())
-
-
-def _digest(variables: Any) -> str:
-    values = b"".join(variable.numpy().tobytes() for variable in variables)
-    return hashlib.sha256(values).hexdigest()[:16]
 
 
 if __name__ == "__main__":

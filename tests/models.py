@@ -20,6 +20,7 @@ __all__ = ["CASES", "SILENT", "Case", "conv_net", "pooled_net"]
 # Keras types `verbose` and others as text.
 SILENT: Any = 0
 _NO_CUDNN: Any = {"use_cudnn": False}
+_LABELS = "sparse_categorical_crossentropy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,16 @@ def _classes(count: int, classes: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, classes, size=(count,))
 
 
+def _compiled(
+    inputs: Any, outputs: Any, optimizer: Any = "adam", loss: Any = "mse", **more: Any
+) -> keras.Model:
+    model = keras.Model(inputs, outputs)
+    model.compile(optimizer, loss, **more)
+    return model
+
+
 def unet() -> keras.Model:
-    """The case study's network, two levels of it."""
+    """Return the case study's network with two levels."""
     return build_unet(16, filters=4, depth=2, seed=3)
 
 
@@ -109,7 +118,7 @@ def on_two_cards() -> keras.Model:
     model = TwoOptimizers(inputs, layers.Dense(5, activation="softmax")(x))
     model.second = keras.optimizers.SGD(0.01, momentum=0.9)
     accumulating = keras.optimizers.Adam(gradient_accumulation_steps=2)
-    model.compile(accumulating, "sparse_categorical_crossentropy")
+    model.compile(accumulating, _LABELS)
     return model
 
 
@@ -130,23 +139,14 @@ def resnet() -> keras.Model:
         x = _residual(x, filters, stride)
     x = layers.GlobalAveragePooling2D()(x)
     outputs = layers.Dense(5, activation="softmax", dtype="float32")(x)
-    model = keras.Model(inputs, outputs)
-    model.compile(
-        optimizer=keras.optimizers.SGD(0.05, momentum=0.9),
-        loss="sparse_categorical_crossentropy",
-        metrics=["accuracy"],
-        weighted_metrics=["accuracy"],
-    )
-    return model
+    sgd = keras.optimizers.SGD(0.05, momentum=0.9)
+    metrics: Any = {"metrics": ["accuracy"], "weighted_metrics": ["accuracy"]}
+    return _compiled(inputs, outputs, sgd, _LABELS, **metrics)
 
 
 def _resnet_data(count: int = 24, batch_size: int = 8, **more: Any) -> dict[str, Any]:
-    return {
-        "x": _noise(count, 32, 32, 3),
-        "y": _classes(count, 5),
-        "batch_size": batch_size,
-        **more,
-    }
+    known = {"x": _noise(count, 32, 32, 3), "y": _classes(count, 5)}
+    return {**known, "batch_size": batch_size, **more}
 
 
 def _without_length(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,39 +159,15 @@ def _without_length(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"x": rows.batch(data["batch_size"], drop_remainder=True)}
 
 
-def fused() -> keras.Model:
-    """Convolutions that the runtime fuses with their biases and activations."""
-    inputs = x = keras.Input((24, 24, 3))
-    for activation in ("relu", None, "elu", "leaky_relu", "tanh"):
-        x = layers.Conv2D(12, 3, padding="same", activation=activation)(x)
-    x = layers.Conv2D(12, 3, strides=2, activation="gelu")(x)
-    outputs = layers.Dense(5)(layers.GlobalAveragePooling2D()(x))
-    model = keras.Model(inputs, outputs)
-    model.compile(optimizer="adam", loss="mse")
-    return model
-
-
 def conv_net(**compiled: Any) -> keras.Model:
     """Convolutions with bias, quickly traced, of which some must leave the device."""
-    model = keras.Sequential(
-        [
-            keras.Input((32, 32, 3)),
-            *(
-                layers.Conv2D(16, 3, padding="same", activation="relu", name=name)
-                for name in ("first", "second", "third", "fourth", "fifth")
-            ),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(5, activation="softmax"),
-        ]
-    )
-    model.compile(
-        **{
-            "optimizer": "adam",
-            "loss": "sparse_categorical_crossentropy",
-            "metrics": ["accuracy"],
-            **compiled,
-        }
-    )
+    model: Any = keras.Sequential([keras.Input((32, 32, 3))])
+    for name in ("first", "second", "third", "fourth", "fifth"):
+        model.add(layers.Conv2D(16, 3, padding="same", activation="relu", name=name))
+    model.add(layers.GlobalAveragePooling2D())
+    model.add(layers.Dense(5, activation="softmax"))
+    known = {"optimizer": "adam", "loss": _LABELS, "metrics": ["accuracy"]}
+    model.compile(**{**known, **compiled})
     return model
 
 
@@ -206,17 +182,15 @@ def two_by_two() -> keras.Model:
     x = layers.Conv2D(8, 3, padding="same", activation="relu")(x)
     again = layers.Conv2D(3, 3, padding="same", name="again")(x)
     kind = layers.Dense(4, name="kind")(layers.GlobalMaxPooling2D()(x))
-    model = keras.Model([image, facts], {"again": again, "kind": kind})
-    model.compile(
-        optimizer="rmsprop",
-        loss={
-            "again": "mse",
-            "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        },
+    logits = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    return _compiled(
+        [image, facts],
+        {"again": again, "kind": kind},
+        "rmsprop",
+        {"again": "mse", "kind": logits},
         loss_weights={"again": 0.7, "kind": 0.3},
         metrics={"again": "mae", "kind": "accuracy"},
     )
-    return model
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -283,9 +257,7 @@ def lstm(*, unroll: bool) -> keras.Model:
     x = layers.LSTM(16, unroll=unroll, return_sequences=True, **_NO_CUDNN)(x)
     for _ in range(3):
         x = layers.Dense(64, activation="tanh")(x)
-    model = keras.Model(inputs, layers.Dense(1)(x))
-    model.compile(optimizer="adam", loss="mse", metrics=["mae"])
-    return model
+    return _compiled(inputs, layers.Dense(1)(x), metrics=["mae"])
 
 
 def transformer() -> keras.Model:
@@ -295,9 +267,8 @@ def transformer() -> keras.Model:
     x = layers.LayerNormalization()(layers.Add()([inputs, attended]))
     inner = layers.Dense(64, activation="gelu")(x)
     x = layers.LayerNormalization()(layers.Add()([x, layers.Dense(16)(inner)]))
-    model = keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
-    model.compile(optimizer=keras.optimizers.AdamW(1e-3), loss="mse", metrics=["mae"])
-    return model
+    x = layers.Dense(3)(layers.GlobalAveragePooling1D()(x))
+    return _compiled(inputs, x, keras.optimizers.AdamW(1e-3), metrics=["mae"])
 
 
 def embedding(optimizer: str = "adagrad") -> keras.Model:
@@ -306,14 +277,12 @@ def embedding(optimizer: str = "adagrad") -> keras.Model:
     x = layers.Embedding(50, 16)(inputs)
     for _ in range(4):
         x = layers.Conv1D(32, 3, padding="same", activation="relu")(x)
-    x = layers.GlobalAveragePooling1D()(x)
-    model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(x))
-    model.compile(optimizer=optimizer, loss="binary_crossentropy", metrics=["auc"])
-    return model
+    x = layers.Dense(1, activation="sigmoid")(layers.GlobalAveragePooling1D()(x))
+    return _compiled(inputs, x, optimizer, "binary_crossentropy", metrics=["auc"])
 
 
 def _loss_of_labelled(labels: Any, predicted: Any) -> Any:
-    """Of words with a label alone, each kind of them weighing the same."""
+    """Return the mean loss of labelled words; each label has equal weight."""
     chosen = tf.boolean_mask(predicted, labels > 0)
     right = tf.boolean_mask(tf.one_hot(tf.cast(labels, tf.int32), 6), labels > 0)
     losses = tf.nn.softmax_cross_entropy_with_logits(right, chosen)
@@ -329,9 +298,7 @@ def tagger(optimizer: Any = "adam") -> keras.Model:
     x = layers.Embedding(50, 16)(inputs)
     for _ in range(4):
         x = layers.Conv1D(32, 3, padding="same", activation="gelu")(x)
-    model = keras.Model(inputs, layers.Dense(6)(x))
-    model.compile(optimizer=optimizer, loss=_loss_of_labelled)
-    return model
+    return _compiled(inputs, layers.Dense(6)(x), optimizer, _loss_of_labelled)
 
 
 def speech() -> keras.Model:
@@ -348,9 +315,7 @@ def shared() -> keras.Model:
     conv = layers.Conv2D(8, 3, padding="same", activation="relu")
     x = layers.Subtract()([conv(conv(left)), conv(right)])
     x = layers.GlobalAveragePooling2D()(conv(x))
-    model = keras.Model([left, right], layers.Dense(1)(x))
-    model.compile(optimizer="sgd", loss="mae")
-    return model
+    return _compiled([left, right], layers.Dense(1)(x), "sgd", "mae")
 
 
 def pooled_net() -> keras.Model:
@@ -362,25 +327,21 @@ def pooled_net() -> keras.Model:
         x = layers.ReLU()(layers.BatchNormalization()(x))
         x = layers.Dropout(0.2)(x)
         x = layers.MaxPooling2D()(x) if filters > 8 else x
-    model = keras.Model(inputs, layers.Dense(5)(layers.GlobalAveragePooling2D()(x)))
+    x = layers.Dense(5)(layers.GlobalAveragePooling2D()(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer="adam", loss=loss)
-    return model
+    return _compiled(inputs, x, loss=loss)
 
 
 def ties() -> keras.Model:
     """Pooling after rectification: several voxels are the largest, zero."""
     inputs = keras.Input((32, 32, 32, 4))
     x = layers.Conv3D(8, 3, padding="same", activation="relu")(inputs)
-    y = layers.Conv3D(16, 3, padding="same", activation="relu")(
-        layers.MaxPooling3D()(x)
-    )
+    y = layers.MaxPooling3D()(x)
+    y = layers.Conv3D(16, 3, padding="same", activation="relu")(y)
     y = layers.Conv3DTranspose(8, 2, strides=2)(y)
     x = layers.GroupNormalization(4)(layers.Concatenate()([x, y]))
     x = layers.Add()([x, layers.UpSampling3D()(layers.AveragePooling3D(2)(x))])
-    model = keras.Model(inputs, layers.Conv3D(3, 1)(x))
-    model.compile(optimizer="adam", loss="mse")
-    return model
+    return _compiled(inputs, layers.Conv3D(3, 1)(x))
 
 
 def grouped() -> keras.Model:
@@ -391,11 +352,11 @@ def grouped() -> keras.Model:
         y = layers.Conv2D(32, 5, padding="same", groups=32)(x)
         y = layers.Dense(64, activation="gelu")(layers.LayerNormalization()(y))
         x = layers.Add()([x, layers.Dense(32)(y)])
-    model = keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
-    model.compile(optimizer="adam", loss="mse")
-    return model
+    return _compiled(inputs, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
 
 
+_SIDES = (4, 32, 32, 32)
+_VOXELS = {"x": _noise(*_SIDES, 4), "y": _noise(*_SIDES, 3), "batch_size": 2}
 _WEIGHTS = np.linspace(0.1, 2.0, 12)
 _SEQUENCES = {"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8}
 _SERIES = {"x": _noise(512, 6, 16), "y": _noise(512, 6, 1), "batch_size": 256}
@@ -418,11 +379,7 @@ CASES: dict[str, Case] = {
         share=0.6,
         knobs={"recompute": True},
     ),
-    "halves on two cards": Case(
-        build=on_two_cards,
-        fit={"x": _noise(16, 32, 32, 3), "y": _classes(16, 5), "batch_size": 8},
-        cards=2,
-    ),
+    "halves on two cards": Case(build=on_two_cards, fit=_resnet_data(16), cards=2),
     "a residual network": Case(build=resnet, fit=_resnet_data()),
     "two inputs and two outputs": Case(
         build=two_by_two,
@@ -444,7 +401,6 @@ CASES: dict[str, Case] = {
         fit=_SERIES,
         share=0.5,  # a loop's lists are not counted
     ),
-    "a transformer": Case(build=transformer, fit=_SEQUENCES),
     "mixed_float16": Case(  # convolutions of it are made in float32, in scratch
         build=transformer,
         fit=_SEQUENCES,
@@ -484,15 +440,7 @@ CASES: dict[str, Case] = {
         fit=_resnet_data(),
         fits=2,
     ),
-    "the largest of equal voxels": Case(
-        build=ties,
-        fit={
-            "x": _noise(4, 32, 32, 32, 4),
-            "y": _noise(4, 32, 32, 32, 3),
-            "batch_size": 2,
-        },
-        share=0.8,
-    ),
+    "the largest of equal voxels": Case(build=ties, fit=_VOXELS, share=0.8),
     "grouped convolutions": Case(
         build=grouped,
         fit={"x": _noise(24, 16, 16, 32), "y": _noise(24, 1), "batch_size": 8},

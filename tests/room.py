@@ -8,7 +8,7 @@ __all__ = ["above_what_is_held"]
 
 
 def above_what_is_held(size: str | int) -> int:
-    """A budget of so many bytes more than are in use on the card."""
+    """Return a budget of `size` above the bytes in use on the card."""
     import tensorflow as tf
 
     gc.collect()

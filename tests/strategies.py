@@ -16,7 +16,7 @@ _KINDS = st.sampled_from(
 
 
 def examples(count: int) -> settings:
-    """This many examples with the profile `full`, a third of them with `quick`."""
+    """Limit a law to `count` examples in profile `full`, a third in `quick`."""
     return settings(max_examples=count * settings().max_examples // 100)
 
 

@@ -33,8 +33,5 @@ def test_an_error_is_ours_and_the_built_in_one(
 def test_a_budget_error_survives_the_way_between_processes() -> None:
     error = BudgetError("too little", op_name="conv1_grad", least_bytes=4096)
     copy = pickle.loads(pickle.dumps(error))
-    assert (str(copy), copy.op_name, copy.least_bytes) == (
-        "too little",
-        "conv1_grad",
-        4096,
-    )
+    told = (str(copy), copy.op_name, copy.least_bytes)
+    assert told == ("too little", "conv1_grad", 4096)

@@ -5,6 +5,7 @@ What takes the place of a process runs in one of its own.
 
 import sys
 from functools import partial
+from itertools import chain
 
 import pytest
 
@@ -12,7 +13,9 @@ from lms.__main__ import main
 from tests.programs import python
 
 EMULATED = pytest.mark.usefixtures("card")
-CARD = ("emulate", "--memory", "1MiB")
+NAMED = {"CARD": ["emulate", "--memory", "1MiB"]}
+NO_SIZE = "must be a size such as '1.5GiB', got 'lots'."
+TOO_LITTLE = "must be at least 1 MiB, which TensorFlow's"
 LIMIT = "import os; print(int(os.environ['LMS_CARD_MEMORY']) >> 20)"
 
 
@@ -39,63 +42,44 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        ((), "the following arguments are required"),
-        (("train",), "invalid choice: 'train'"),
-        (("emulate", "--", "true"), "`memory` must be given without a card, got None"),
-        (("emulate", "--dry", "--", "true"), "`card` must be named for a dry card"),
-        (("emulate", "--card", "abacus"), "--card: invalid choice: 'abacus' (choose"),
-        (
-            (*CARD, "--cards", "9", "--", "true"),
-            "`cards` must be from 1 to 8, got 9.",
-        ),
-        (CARD, "COMMAND must name a program, got nothing."),
-        ((*CARD, "--"), "COMMAND must name a program"),
-        (
-            ("emulate", "--memory", "lots", "--", "true"),
-            "argument --memory: `memory` must be a size such as '1.5GiB', got 'lots'.",
-        ),
-        (
-            ("emulate", "--memory", "1KiB", "--", "true"),
-            "argument --memory: `memory` must be at least 1 MiB, which TensorFlow's",
-        ),
-        (
-            (*CARD, "--", "no-such-program"),
-            "got 'no-such-program' (No such file or directory). Check its name",
-        ),
-        ((*CARD, "--", "/"), "got '/' (Permission denied)."),
-        (("plan",), "arguments are required: FILE.py:function"),
-        (("plan", "none.py:made"), "got no such file."),
-        (("plan", __file__), "got no function."),
-        (("plan", "README.md:made"), "got a file that does not end with .py."),
-        (
-            ("plan", f"{__file__}:lms", "--budget", "lots"),
-            "argument --budget: `budget` must be a size such as '1.5GiB', got 'lots'.",
-        ),
-        (
-            ("plan", f"{__file__}:lms", "--hardware", "abacus"),
-            "argument --hardware: invalid choice: 'abacus' (choose from",
-        ),
-        (("doctor", "x"), "unrecognized arguments: x"),
-        ((*CARD, "--h2d", "1GB"), "--h2d and --d2h must be given together"),
-        (
-            (*CARD, "--link", "c2c", "--h2d", "1GB", "--d2h", "1GB"),
-            "--link must be given",
-        ),
-        ((*CARD, "--link", "rope"), "--link: invalid choice: 'rope' (choose from"),
-        ((*CARD, "--latency", "1"), "--latency must come with a link"),
-        ((*CARD, "--h2d", "0", "--d2h", "1GB"), "be bytes per second above 0"),
-        ((*CARD, "--h2d", "fast", "--d2h", "1GB"), "be bytes per second above 0"),
-        ((*CARD, "--slow-motion", "0.5"), "`slow_motion` must be at least 1, got 0.5"),
+        ("", "the following arguments are required"),
+        ("train", "invalid choice: 'train'"),
+        ("emulate -- true", "`memory` must be given without a card, got None"),
+        ("emulate --dry -- true", "`card` must be named for a dry card, got None"),
+        ("emulate --card abacus", "--card: invalid choice: 'abacus' (choose"),
+        ("CARD --cards 9 -- true", "`cards` must be from 1 to 8, got 9."),
+        ("CARD", "COMMAND must name a program, got nothing."),
+        ("CARD --", "COMMAND must name a program"),
+        ("emulate --memory lots -- true", f"argument --memory: `memory` {NO_SIZE}"),
+        ("emulate --memory 1KiB -- true", f"argument --memory: `memory` {TOO_LITTLE}"),
+        ("CARD -- no-such-program", "(No such file or directory). Check its name"),
+        ("CARD -- /", "got '/' (Permission denied)."),
+        ("plan", "arguments are required: FILE.py:function"),
+        ("plan none.py:made", "got no such file."),
+        ("plan HERE", "got no function."),
+        ("plan README.md:made", "got a file that does not end with .py."),
+        ("plan HERE:lms --budget lots", f"argument --budget: `budget` {NO_SIZE}"),
+        ("plan HERE:lms --hardware abacus", "--hardware: invalid choice: 'abacus' (ch"),
+        ("doctor x", "unrecognized arguments: x"),
+        ("CARD --h2d 1GB", "--h2d and --d2h must be given together"),
+        ("CARD --link c2c --h2d 1GB --d2h 1GB", "--link must be given"),
+        ("CARD --link rope", "--link: invalid choice: 'rope' (choose from"),
+        ("CARD --latency 1", "--latency must come with a link"),
+        ("CARD --h2d 0 --d2h 1GB", "be bytes per second above 0"),
+        ("CARD --h2d fast --d2h 1GB", "be bytes per second above 0"),
+        ("CARD --slow-motion 0.5", "`slow_motion` must be at least 1, got 0.5"),
     ],
 )
 def test_a_mistake_is_a_short_error_with_exit_code_2(
-    arguments: tuple[str, ...],
+    words: str,
     message: str,
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
+    known = [NAMED.get(w, [w.replace("HERE", __file__)]) for w in words.split()]
+    arguments = tuple(chain(*known))
     if arguments[:1] == ("emulate",):
         request.getfixturevalue("card")
     with pytest.raises(SystemExit) as ended:

@@ -1,22 +1,18 @@
 """A plain install trains and plans; what it lacks is named with its extra."""
 
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.programs import python
 
 HIDDEN = "sys.modules.update(dict.fromkeys(('matplotlib', 'nibabel', 'scipy')))"
 
 
-def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", f"import sys; {HIDDEN}; {code}"],
-        cwd=Path(__file__).parents[1],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+def run(code: str) -> Any:
+    root = Path(__file__).parents[1]
+    return python("-c", f"import sys; {HIDDEN}; {code}", cwd=root)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the doctor says of machines, from plain facts."""
+"""The doctor judges machines by plain facts."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a card is like, and which words are refused."""
+"""Words describe an emulated card; wrong words are refused."""
 
 from typing import Any
 

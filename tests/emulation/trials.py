@@ -1,4 +1,4 @@
-"""What the worker runs on emulated cards of its own."""
+"""Functions that the worker runs on emulated cards of its own."""
 
 import time
 from contextlib import suppress
@@ -18,7 +18,7 @@ __all__ += ["split_over_two", "traced", "updated_slices"]
 
 
 def devices() -> dict[str, Any]:
-    """What TensorFlow says of the cards."""
+    """Return names, capabilities and descriptions of cards, as TensorFlow has them."""
     cards = tf.config.list_physical_devices("GPU")
     details = [tf.config.experimental.get_device_details(card) for card in cards]
     names = [device.name for device in tf.config.list_logical_devices("GPU")]
@@ -44,7 +44,7 @@ def run_out() -> dict[str, Any]:
 
 
 def copies(size: int) -> dict[str, Any]:
-    """Bytes of a copy to the card and back, and seconds of it."""
+    """Return bytes and seconds of a copy to the card and back."""
     array = np.random.default_rng(0).integers(0, 255, size, np.uint8)
     tf.identity(tf.constant(array[:1])).numpy()
     before = {way: counter(way) for way in ("h2d", "d2h")}

@@ -22,7 +22,7 @@ GOOD = {"error": None}
 
 
 class Card:
-    """Counts what fake trials take of it, and notes their order."""
+    """Counts memory and slots that fake trials hold, and notes their order."""
 
     def __init__(self) -> None:
         self.lock, self.ended = threading.Lock(), list[str]()

@@ -36,6 +36,7 @@ def _refused(
 
 
 PLAIN = [_row("plain"), _row("plain")]
+DIFFERING = {"count": 1, "of": 9, "first": ["conv/bias"]}
 
 
 def _outcomes(*rows: dict[str, Any]) -> list[str]:
@@ -47,26 +48,30 @@ def test_what_has_the_bits_of_plain_keras_is_trained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "reason"),
+    ("rows", "reason"),
     [
-        (_failed(OOM), OOM),
-        (_failed("TimeoutError: not done after 900 s"), "not done after 900 s"),
-        (_row(losses=["0x1p+0", "0x1p-2"]), "from step 2 on"),
-        (_row(losses=["0x1p+0"]), "1 steps instead of 2"),
-        (_row(sha256="cd"), "variables differ"),
+        ([_failed(OOM)], OOM),
+        ([_failed("TimeoutError: not done after 900 s")], "not done after 900 s"),
+        ([_row(losses=["0x1p+0", "0x1p-2"])], "from step 2 on"),
+        ([_row(losses=["0x1p+0"])], "1 steps instead of 2"),
+        ([_row(sha256="cd")], "variables differ"),
+        ([_row(sha256="cd", differing=DIFFERING)], "1 of 9 variables differ, first co"),
+        ([_refused(50, steps=1)], "refused after 1 steps"),
+        ([_refused(50) | {"report": {"replans": 0}}], "refused after a plan failed"),
+        ([_refused(None)], "names no least budget"),
+        ([_row("asked")], "took a budget in which nothing can train"),
+        ([_refused(70, kind="least")], "refused in 1.05 times"),
+        # The least budget that a refusal names.
+        ([_refused(70)], "was not tried"),
+        ([_refused(70), _failed(OOM, kind="least")], "fails, 1 of 1 times: OOM"),
         (
-            _row(sha256="cd", differing={"count": 1, "of": 9, "first": ["conv/bias"]}),
-            "1 of 9 variables differ, first conv/bias",
+            [_refused(70), _row("least", 74), _failed(OOM, kind="least")],
+            "fails, 1 of 2",
         ),
-        (_refused(50, steps=1), "refused after 1 steps"),
-        (_refused(50) | {"report": {"replans": 0}}, "refused after a plan failed"),
-        (_refused(None), "names no least budget"),
-        (_row("asked"), "took a budget in which nothing can train"),
-        (_refused(70, kind="least"), "refused in 1.05 times"),
     ],
 )
-def test_what_else_happens_is_a_defect(row: dict[str, Any], reason: str) -> None:
-    (verdict,) = judge([*PLAIN, row])
+def test_what_else_happens_is_a_defect(rows: list[dict[str, Any]], reason: str) -> None:
+    verdict, *_ = judge([*PLAIN, *rows])
     assert verdict.outcome is Outcome.DEFECT
     assert reason in verdict.reason
 
@@ -75,22 +80,6 @@ def test_what_else_happens_is_a_defect(row: dict[str, Any], reason: str) -> None
 def test_a_refusal_is_right_if_what_it_names_trains(kind: str) -> None:
     refused = _refused(70, kind=kind)
     assert _outcomes(refused, _row("least", 74)) == ["refused", "trained"]
-
-
-@pytest.mark.parametrize(
-    ("least", "reason"),
-    [
-        ([], "was not tried"),
-        ([_failed(OOM, kind="least")], "fails, 1 of 1 times: OOM"),
-        ([_row("least", 74), _failed(OOM, kind="least")], "fails, 1 of 2 times"),
-    ],
-)
-def test_a_refusal_is_a_defect_if_what_it_names_does_not_train(
-    least: list[dict[str, Any]], reason: str
-) -> None:
-    verdict, *_ = judge([*PLAIN, _refused(70), *least])
-    assert verdict.outcome is Outcome.DEFECT
-    assert reason in verdict.reason
 
 
 @pytest.mark.parametrize(

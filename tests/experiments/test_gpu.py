@@ -29,9 +29,7 @@ def work(folder: Path, trial: Trial, slow: float) -> dict[str, Any]:
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_a_swap_in_starts_at_its_trigger_and_hides(
-    tmp_path: Path,
-) -> None:
+def test_a_swap_in_starts_at_its_trigger_and_hides(tmp_path: Path) -> None:
     probe = Trial(probe="transports", knobs={"flops": 1e9, "runs": 1})
     found = work(tmp_path, probe, 1000)["transports"]
     kernel = found["copy ops"]["kernel_seconds"]
@@ -52,12 +50,9 @@ def test_a_planned_step_has_plain_s_numbers_and_its_copies_overlap_kernels(
     lms = work(tmp_path, replace(trial, way="callback", **moved), 30)
     rows = [row("unet plain", **plain), row("unet lms", **lms)]
     claims = {text: holds for holds, text in answer(rows).verdicts}
-    for words in (
-        "are plain Keras's bit for bit",
-        "the peak is at most the promise",
-        "as many bytes are copied as planned, h2d",
-        "as many bytes are copied as planned, d2h",
-    ):
+    copied = [f"as many bytes are copied as planned, {way}" for way in ("h2d", "d2h")]
+    peak = "the peak is at most the promise"
+    for words in ("are plain Keras's bit for bit", peak, *copied):
         (found,) = (holds for text, holds in claims.items() if words in text)
         assert found, claims
     assert lms["report"]["swap_count"] > 0
@@ -118,13 +113,9 @@ def test_what_ended_badly_fails_but_not_what_was_skipped() -> None:
 
 
 def test_importing_it_needs_no_package_that_a_gpu_machine_may_lack() -> None:
-    code = (
-        "import sys\n"
-        "for name in ('matplotlib', 'nibabel', 'scipy', 'pynvml', 'tensorflow'):\n"
-        "    sys.modules[name] = None\n"
-        "import experiments.__main__, profiling.record\n"
-        "profiling.record.circumstances()\n"
-    )
+    names = ("matplotlib", "nibabel", "scipy", "pynvml", "tensorflow")
+    code = f"import sys; sys.modules.update(dict.fromkeys({names}))\n"
+    code += "import experiments.__main__, profiling.record as r; r.circumstances()"
     assert python("-c", code, cwd=ROOT).returncode == 0
 
 

@@ -88,13 +88,8 @@ def all_plans(graph: GraphView) -> Iterator[tuple[GraphView, SwapPlan]]:
         moves = list(all_swaps(planned))
         pairs = itertools.combinations(moves, 2)
         for swaps in [(), *((move,) for move in moves), *pairs]:
-            plan = SwapPlan(
-                planner="",
-                order=names,
-                chain=tuple(name for name in names),
-                swaps=swaps,
-                recomputed=items,
-            )
+            known: dict[str, Any] = {"order": names, "chain": names}
+            plan = SwapPlan(planner="", swaps=swaps, recomputed=items, **known)
             try:
                 validate_plan(planned, plan)
             except PlanError:
@@ -112,12 +107,8 @@ def all_swaps(graph: GraphView) -> Iterator[Swap]:
         for release in range(made + 1, last + 1):
             for trigger in range(release - 1, last):
                 back = SwapIn(trigger=names[trigger], readers=(names[last],))
-                yield Swap(
-                    tensor=tensor.name,
-                    size=tensor.size,
-                    release=names[release],
-                    swap_ins=(back,),
-                )
+                moved = {"tensor": tensor.name, "size": tensor.size}
+                yield Swap(**moved, release=names[release], swap_ins=(back,))
 
 
 def row(seconds: float, taken: float, budget: float) -> dict[str, Any]:

@@ -25,13 +25,10 @@ def _verdicts(found: Answer) -> list[bool | None]:
 
 
 def _cost(ours: float, theirs: float, processes: int) -> Answer:
+    ways = (("plain", None, 1.0), ("callback", 0.5, ours), ("rule", 0.5, theirs))
     rows = [
         _row(model="unet", way=way, share=share, repeat=i, step_seconds=_steps(s))
-        for way, share, s in (
-            ("plain", None, 1.0),
-            ("callback", 0.5, ours),
-            ("rule", 0.5, theirs),
-        )
+        for way, share, s in ways
         for i in range(processes)
     ]
     return cost.answer(rows)

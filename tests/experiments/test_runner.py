@@ -108,8 +108,7 @@ def test_out_of_memory_is_the_reason_even_before_other_errors() -> None:
 @pytest.mark.parametrize(
     ("way", "budgets"),
     [
-        ("rule", [None, 819, 716]),
-        ("serialised", [None, 819, 716]),
+        *((way, [None, 819, 716]) for way in ("rule", "serialised")),
         ("callback", [None]),
     ],
 )

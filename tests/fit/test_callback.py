@@ -26,7 +26,7 @@ from lms import LMSCallback
 from lms.errors import BudgetError, HostMemoryError, UnsupportedError
 from lms.ir.plan import SwapPlan
 from lms.tf.measure import free_memory
-from tests.models import conv_net
+from tests.models import SILENT, conv_net
 from tests.room import above_what_is_held
 from tests.tf.worker import Worker
 
@@ -34,7 +34,6 @@ pytestmark = pytest.mark.tf
 
 # A step of `model` needs about 3 MiB as it is, and less than 2 MiB at least.
 TIGHT = "2MiB"
-SILENT: Any = 0
 
 
 @pytest.fixture
@@ -51,25 +50,25 @@ def data() -> dict[str, Any]:
 
 
 def lms_callback(*budget: int | str | None, **knobs: Any) -> Any:
-    """A callback with a budget, or with a tight one for a model that is there."""
+    """Return a callback with a budget, by default a tight one for a built model."""
     (given,) = budget or (above_what_is_held(TIGHT),)
     return LMSCallback(given, verbose=knobs.pop("verbose", 0), **knobs)
 
 
 def planned_quickly(**knobs: Any) -> Any:
-    """A callback that swaps by a rule, for which nothing is measured or searched."""
+    """Return a callback that swaps by a rule, without measurement or search."""
     return lms_callback(None, thresholds={"swapout_threshold": 20}, **knobs)
 
 
 def at(hook: str, function: Callable[[Any], None]) -> Any:
-    """A callback that calls a function of the model at a hook."""
+    """Return a callback that calls a function of the model at a hook."""
     callback = keras.callbacks.Callback()
     setattr(callback, hook, lambda *args, **kwargs: function(callback.model))
     return callback
 
 
 def is_replaced(model: Any) -> bool:
-    """Whether any of a model's three functions, or their makers, is not Keras's."""
+    """Return whether one of a model's functions, or a maker, is not Keras's."""
     makers = [name for name in vars(model) if name.startswith("make_")]
     functions = [getattr(model, f"{kind}_function") for kind in KINDS]
     owners = [type(getattr(f, "__self__", None)).__module__ for f in functions]
@@ -82,7 +81,7 @@ FOUR: Any = {"steps_per_epoch": 4, "verbose": SILENT}
 
 
 def in_batches(data: dict[str, Any], sizes: list[int]) -> tf.data.Dataset:
-    """The data in batches of such sizes, of which TensorFlow does not know the size."""
+    """Return the data in batches of `sizes`, which TensorFlow does not know."""
     ends = np.cumsum([0, *sizes])
     spec = (tf.TensorSpec([None, 32, 32, 3]), tf.TensorSpec([None], tf.int64))
     return tf.data.Dataset.from_generator(
@@ -271,25 +270,20 @@ def test_when_everything_fits_keras_s_own_function_runs_after_the_first_batch(
     assert not is_replaced(model)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "budget", "planned"),
+    [([1, 8, 1, 6], TIGHT, ["1", "8", "6"]), ([4, 3, 5, 1], "1GiB", ["4", "5"])],
+    ids=["swapped", "smaller than one that fits"],
+)
 def test_a_batch_that_is_larger_than_all_before_it_is_planned_when_it_comes(
-    model: Any, data: dict[str, Any]
+    sizes: list[int], budget: str, planned: list[str], model: Any, data: dict[str, Any]
 ) -> None:
-    callback = lms_callback()
-    rows = in_batches(data, [1, 8, 1, 6])
-    model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
-    sizes = [report.signature.partition("x")[0] for report in callback.report]
-    assert sizes == ["1", "8", "6"]
-    assert [report.swap_count > 0 for report in callback.report][:2] == [False, True]
-
-
-def test_batches_that_are_smaller_than_one_that_fits_are_not_prepared_again(
-    model: Any, data: dict[str, Any]
-) -> None:
-    callback = lms_callback("1GiB")
-    rows = in_batches(data, [4, 3, 5, 1])
-    model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
-    sizes = [report.signature.partition("x")[0] for report in callback.report]
-    assert sizes == ["4", "5"]
+    callback = lms_callback(above_what_is_held(budget))
+    model.fit(in_batches(data, sizes), shuffle=False, **FOUR, callbacks=[callback])
+    found = [report.signature.partition("x")[0] for report in callback.report]
+    assert found == planned
+    swapped = [report.swap_count > 0 for report in callback.report]
+    assert swapped[:2] == [False, budget == TIGHT]
 
 
 def test_an_error_in_the_step_leaves_keras_s_functions(data: dict[str, Any]) -> None:
@@ -402,14 +396,13 @@ def test_a_budget_that_is_too_small_names_the_op_and_the_least_that_works(
     assert callback.report[0].predicted_peak_bytes <= least
 
 
-@pytest.mark.parametrize("knob", ["include_scopes", "exclude_scopes"])
 def test_an_unknown_scope_is_refused_with_some_that_exist(
-    model: Any, data: dict[str, Any], knob: str
+    model: Any, data: dict[str, Any]
 ) -> None:
-    scopes: dict[str, Any] = {knob: ["sixth"]}
-    with pytest.raises(ValueError, match=r"match an op .* got 'sixth'. Scopes"):
-        model.fit(**data, callbacks=[lms_callback(**scopes)])
-    assert not is_replaced(model)
+    for knob in ("include_scopes", "exclude_scopes"):
+        with pytest.raises(ValueError, match=r"match an op .* got 'sixth'. Scopes"):
+            model.fit(**data, callbacks=[lms_callback(**{knob: ["sixth"]})])
+        assert not is_replaced(model)
 
 
 def test_a_model_that_is_not_compiled_is_refused(data: dict[str, Any]) -> None:
@@ -455,7 +448,7 @@ def test_a_host_without_room_for_what_is_swapped_is_an_error(
     assert not is_replaced(model)
 
 
-# ---------------------------------------------------------------- sizes nobody knows
+# ---------------------------------------------------------------------- unknown sizes
 
 
 def test_batches_may_differ_in_every_dimension() -> None:

@@ -3,6 +3,7 @@
 Budgets are bytes above what the card of this process holds already.
 """
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import tensorflow as tf
 
 from lms import fit_in_memory
 from lms.errors import BudgetError, PlanError
+from lms.fit import fitted as fit_module
 from tests.room import above_what_is_held
 
 pytestmark = pytest.mark.tf
@@ -55,12 +57,12 @@ def numbers(run: Callable[..., Any], batch: list[Any], weights: Any) -> list[Any
 
 
 def budget() -> int:
-    """Room for nine tensors of 64 KiB is enough; the step makes about twenty."""
+    """Return bytes for ten tensors of 64 KiB; the step makes about twenty."""
     return above_what_is_held(640 * KIB)
 
 
 def knobs() -> dict[str, Any]:
-    """Whether running again is faster than moving is measured: either may happen."""
+    """Return knobs without recomputation, which measured times may choose or not."""
     return {"budget": budget(), "recompute": False}
 
 
@@ -170,6 +172,34 @@ def test_what_fits_is_run_as_it_is(batch: list[Any]) -> None:
     assert fitted.fits_unplanned()
     assert fitted.report[0].plan.planner == "none"
     assert float(fitted(*batch)["loss"]) > 0
+
+
+def test_two_threads_that_call_a_new_signature_make_one_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[Any] = []
+    prepare, both = fit_module.prepare, threading.Barrier(2)
+
+    def noted(*args: Any, **options: Any) -> Any:
+        made.append(args)
+        return prepare(*args, **options)
+
+    monkeypatch.setattr(fit_module, "prepare", noted)
+    spec = tf.TensorSpec([None, 2])
+    step = fit_in_memory(lambda x: 2.0 * x, [spec], budget="1GiB")
+    results: list[float] = []
+
+    def call() -> None:
+        both.wait()
+        results.append(float(tf.reduce_sum(step(tf.ones([3, 2])))))
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [12.0, 12.0]
+    assert len(made) == len(step.report) == 1
 
 
 def test_the_knobs_of_the_callback_are_taken() -> None:

@@ -1,4 +1,4 @@
-"""What the host's processor says of itself."""
+"""The number of cores that the host lets a process use."""
 
 import psutil
 import pytest

@@ -28,7 +28,7 @@ class _ByteCounter(BestFitAllocator):
 def plan_in_bytes(
     graph: GraphView, budget: int, *, movable: frozenset[str], min_bytes: int
 ) -> SwapPlan:
-    """A plan of so many bytes.
+    """Return a plan within `budget` bytes.
 
     Raises:
         MemoryError: If there is none.

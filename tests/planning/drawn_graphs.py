@@ -31,7 +31,7 @@ _CHEAP = (
 
 
 def unet_like(ops: int) -> GraphView:
-    """A training step of a U-Net as deep as it takes to have so many ops.
+    """Return a training step of a U-Net with a depth that gives `ops` ops.
 
     Example:
         >>> graph = unet_like(1000)

@@ -1,4 +1,4 @@
-"""What planners are asked about stored steps, and what they answered when recorded.
+"""Questions about stored steps, and the answers that planners gave when recorded.
 
 One line of `recorded/plans.jsonl` is one question with its answer.
 """
@@ -17,7 +17,7 @@ _PLANS = FOLDER / "plans.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked for.
+    """One request for a plan.
 
     Args:
         step: Name of a stored step.
@@ -50,7 +50,7 @@ def write_plans(plans: Iterable[tuple[Question, Answer]]) -> None:
 
 
 def read_plans() -> list[tuple[Question, Answer]]:
-    """The recorded answers."""
+    """Return the recorded questions and answers."""
     return [_plan(json.loads(line)) for line in _PLANS.read_text().splitlines()]
 
 

@@ -41,7 +41,7 @@ _EASY, _MIDDLE, _TIGHT = 0.8, 0.4, 0.05
 # Of the plain step's peak: below the former a step is planned, above the latter not.
 _MOST, _ENOUGH = 1.12, 1.3
 
-# Steps that are asked what only few are asked; and those that take long to plan.
+# Steps with more questions than most; and steps with fewer, since planning is slow.
 _ASKED_MORE = ("two_by_two", "ties", "drawn_300")
 _ASKED_LESS = ("unet3d", "resnet", "resnet_bfloat16", "transformer")
 _ASKED_LESS += ("transformer_float16", "lstm_unrolled", "drawn_750")

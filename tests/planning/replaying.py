@@ -25,7 +25,7 @@ __all__ = ["answer", "plain_peak"]
 
 
 def answer(step: StoredStep, question: Question) -> Answer:
-    """What is planned, or why nothing is."""
+    """Return the facts of a plan, or the reason why none exists."""
     try:
         return planned(_anew(step), question)
     except BudgetError as error:

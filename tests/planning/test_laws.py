@@ -1,4 +1,4 @@
-"""What holds for every planner, on random graphs; then what the budget planner adds.
+"""Laws of every planner on random graphs; then laws of the budget planner alone.
 
 A planner here is a function that draws its own knobs, so that one suite serves all.
 """
@@ -174,7 +174,7 @@ def everything_can_run(graph: GraphView, plan: SwapPlan) -> bool:
 
 
 def waits_of_ops(graph: GraphView, plan: SwapPlan) -> dict[str, set[str]]:
-    """What each op waits for by itself: its inputs, or the copies it reads instead."""
+    """Return the names that each op waits for: inputs, or copies read instead."""
     instead = {
         (swap.tensor, reader): name
         for name, swap, copy in copies_back(plan)

@@ -1,4 +1,4 @@
-"""What is recomputed, on graphs drawn by hand."""
+"""Choices of ops to recompute, on graphs drawn by hand."""
 
 import math
 from collections.abc import Collection
@@ -28,7 +28,7 @@ def op(name: str, *inputs: str, size: int = 64, kind: str = "", **others: object
 
 
 def chosen(graph: GraphView, *tensors: str, **terms: Any) -> dict[str, tuple[str, ...]]:
-    """Who reads which second runs."""
+    """Return the readers of each recomputed op."""
     found = chosen_by(graph, [f"{name}:0" for name in tensors], **terms).recomputed
     with_recomputed(graph, found)  # raises if it is no such thing
     return {item.op: item.readers for item in found}
@@ -153,7 +153,7 @@ def test_what_a_loop_reads_or_the_step_returns_is_kept() -> None:
 
 
 def values(graph: GraphView) -> dict[str, int]:
-    """What each op of the step computes: its name and what it read, as one number."""
+    """Return each op's value: a hash of its name and of the values that it read."""
     found: dict[str, int] = {}
     for op in graph.ops:
         read = tuple(found[op_of(tensor)] for tensor in op.inputs)

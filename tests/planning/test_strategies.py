@@ -144,7 +144,7 @@ def test_the_best_of_a_search_is_never_slower_than_its_starts(name: str) -> None
 
 
 def test_a_last_chunk_of_an_odd_size_is_no_hole_for_what_is_rounded_up() -> None:
-    # A region of 6,000,180 bytes has no chunk for so many: requests are rounded up.
+    # A region of 6,000,180 bytes has no chunk of this size: requests are rounded up.
     size = 6_000_180
     graph = graph_of(op("a"), Op(name="b", type="B", inputs=("a:0",), scratch=size))
     costs = Costs(seconds={}, source="drawn")

@@ -31,7 +31,7 @@ FANNED = graph_of(
 
 
 def trigger(made: SwapPlan) -> str | None:
-    """What the only swap-in waits for."""
+    """Return the trigger of the only swap-in."""
     ((swap_in,),) = (swap.swap_ins for swap in made.swaps)
     return swap_in.trigger
 
@@ -123,7 +123,7 @@ def test_the_trigger_is_more_than_so_many_levels_ahead(
 
 
 def fan(*reads: str) -> GraphView:
-    """At level 1 are p and q; e reads a, and r, which reads some of them."""
+    """Return a graph with p and q at level 1; e reads a and r; r reads `reads`."""
     return graph_of(
         make_op("a", 100),
         make_op("p", 1, "a"),

@@ -1,4 +1,4 @@
-"""Expected allocations of a planned step are those that TensorFlow's allocator logs."""
+"""Expected allocations of a planned step equal the log of TensorFlow's allocator."""
 
 import json
 import os
@@ -6,31 +6,22 @@ import os
 import pytest
 
 from lms.emulation import emulate
-from lms.ir.graph import GraphView, Op, Tensor
-from lms.ir.plan import SwapPlan
 from lms.units import KIB
 from profiling.allocations import compare, expected
 from profiling.spans import Span
+from tests.graphs import graph_of, make_op, unplanned
 from tests.programs import python
 
 STEP = "step"
 
 
-def _op(name: str, *inputs: str, **more: object) -> Op:
-    made = (Tensor(name=f"{name}:0", size=64 * KIB),)
-    known: dict[str, object] = {"type": name.upper(), "outputs": made, **more}
-    return Op(name=name, inputs=inputs, **known)  # type: ignore[arg-type]
-
-
-GRAPH = GraphView(
-    ops=(
-        _op("a"),
-        _op("b", "a:0", inplace=True),
-        _op("c", "b:0", scratch=128 * KIB),
-    ),
+GRAPH = graph_of(
+    make_op("a", 64 * KIB, type="A"),
+    make_op("b", 64 * KIB, "a", type="B", inplace=True),
+    make_op("c", 64 * KIB, "b", type="C", scratch=128 * KIB),
     results=("c:0",),
 )
-PLAN = SwapPlan(planner="", order=("a", "b", "c"), chain=("a", "b", "c"))
+PLAN = unplanned(GRAPH, chain=("a", "b", "c"))
 
 
 def _event(at: float, address: int, op: str = "", size: int = 0) -> Span:
@@ -47,12 +38,8 @@ def _logged(*events: Span) -> list[Span]:
 
 def test_an_op_that_writes_over_its_input_takes_nothing() -> None:
     found = [(one.op, one.size, one.until) for one in expected(GRAPH, PLAN)]
-    end = "the step's end"
-    assert found == [
-        ("a", 64 * KIB, "b"),
-        ("c", 64 * KIB, end),
-        ("c", 128 * KIB, "c"),
-    ]
+    made = ("c", 64 * KIB, "the step's end")
+    assert found == [("a", 64 * KIB, "b"), made, ("c", 128 * KIB, "c")]
 
 
 def test_scratch_in_pieces_is_as_expected_and_an_output_too_many_is_not() -> None:

@@ -1,4 +1,4 @@
-"""What links give by their standards."""
+"""Rates of links by their standards."""
 
 import pytest
 

@@ -20,7 +20,7 @@ LINK, FLOPS = 12e9, 3e11  # of the card: so slow that products are no small ops
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What all commands wrote on an emulated card in slow motion."""
+    """Return the folder that all commands wrote on an emulated card in slow motion."""
     folder = tmp_path_factory.mktemp("steps")
     card = emulate.environment("64MiB", card="v100-pcie", slow_motion=100)
     environ = card | {"LMS_CARD_FLOPS": str(FLOPS)}

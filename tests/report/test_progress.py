@@ -1,4 +1,4 @@
-"""What a preparation shows: lines at once, a bar when it takes long."""
+"""A preparation shows lines at once, and a bar when it takes long."""
 
 import io
 import time

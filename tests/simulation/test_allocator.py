@@ -57,7 +57,7 @@ def test_fragments_that_only_together_suffice_do_not() -> None:
         allocator.allocate(512)
 
 
-# Positive: allocate so many bytes; otherwise free one of the chunks, by its number.
+# Positive: bytes to allocate; otherwise the number of the chunk to free.
 _ACTIONS = st.lists(st.one_of(st.integers(1, 4000), st.integers(-20, 0)), max_size=60)
 
 

@@ -1,4 +1,4 @@
-"""What is kept from one run to the next, and what is not believed."""
+"""The cache keeps values from one run to the next, and rejects damaged ones."""
 
 import logging
 import os

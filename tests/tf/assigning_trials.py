@@ -28,9 +28,9 @@ def train(optimizer: str) -> dict[str, Any]:
     """Train plainly, and planned into little; an array holds a variable for a step.
 
     Returns:
-        Paths whose numbers are `different`; `swaps` of the planned steps; how many
-        `large` variables there are; the paths of those that `moved` in steps when
-        nobody held them; whether the array was the variable's own memory (`is_held`),
+        Paths whose numbers are `different`; `swaps` of the planned steps; the number
+        of `large` variables; paths of variables that `moved` in steps without a hold;
+        whether the array was the variable's own memory (`is_held`),
         whether the step then `trained` the variable, and the array is `unchanged`.
     """
     tf.config.experimental.enable_op_determinism()
@@ -73,7 +73,7 @@ class _Watch(keras.callbacks.Callback):
         self._places.append({v.path: _address(v) for v in self._large()})
 
     def found(self) -> dict[str, Any]:
-        """What was noted, without what the held value moved."""
+        """Return the notes; moves during the hold stand apart from all others."""
         before, while_held, after = (
             self._places[:3],
             self._places[2:4],

@@ -1,4 +1,4 @@
-"""What is measured and done on a card, within a process that has one."""
+"""Functions that measure and train in a process that has a card."""
 
 import contextlib
 import os
@@ -152,9 +152,9 @@ def scratch_of_recurrent_layers(needed: int) -> dict[str, int]:
 
 
 def open_batch() -> dict[str, Any]:
-    """Whose sizes are open where the layouts of volumes are turned, the batch unknown.
+    """Count ops of varying size in a step of volumes that was traced for any batch.
 
-    The gradient of what is upsampled is told its size by a permuted shape.
+    A permuted shape gives the gradient of UpSampling3D its size.
     """
     x = inputs = keras.Input((8, 8, 8, 2))
     x = keras.layers.Conv3D(4, 3, padding="same")(keras.layers.UpSampling3D()(x))
@@ -174,7 +174,7 @@ def open_batch() -> dict[str, Any]:
 
 
 def grown_memory(budget: str) -> dict[str, Any]:
-    """Whether a large tensor finds room, of memory that grows, after a smaller one."""
+    """Return whether growing memory fits a large tensor after a smaller one."""
     lms.fit_in_memory(lambda x: x + 1.0, [tf.TensorSpec([4])], budget=budget)
     rows = (find_device().limit or 0) >> 8
 
@@ -205,7 +205,7 @@ def known_limits(budgets: Sequence[str | None]) -> list[dict[str, Any]]:
 
 
 def no_memory_of_gpu_by_nvml() -> int:
-    """What a GPU's memory is where NVML does not tell it."""
+    """Return the reported GPU memory where NVML does not give any."""
     links.describe_gpus = lambda _: [
         {"index": 0, "name": "x", "memory": {"error": "n"}}
     ]
@@ -214,12 +214,12 @@ def no_memory_of_gpu_by_nvml() -> int:
 
 
 def whose_steps() -> list[str]:
-    """Whose function trains once all is known to fit, with XLA and without."""
+    """Return the type of the training function once all fits, with XLA and without."""
     return [_whose_steps(jit) for jit in ("auto", False)]
 
 
 def _whose_steps(jit: Any) -> str:
-    """A planned one, or Keras's."""
+    """Return the type of a planned function, or of Keras's."""
     model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse", jit_compile=jit)
     seen: list[Any] = []

@@ -216,7 +216,7 @@ def _data(size: int) -> tf.data.Dataset:
 
 
 def free_holes(sizes: Sequence[int]) -> dict[str, Any]:
-    """What is found of holes of these bytes, and what it took to look."""
+    """Return free fragments found among `sizes`, and the memory that looking took."""
     device = find_device()
     most = max(sizes) + 2 * MIB
     freed, kept = [], []

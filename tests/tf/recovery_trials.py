@@ -26,9 +26,9 @@ def train(
         planned: Whether large model support is used.
         counted: Whether the loss weighs classes by how many there are of each, which
             makes a tensor that may be of any size.
-        held: From the third batch on, others hold all that the step leaves of the
-            device, and so much of what it takes.
-        failures: So often the third batch runs out of memory after it has run in part.
+        held: Part of the step's memory that another tensor takes from the third batch
+            on, besides all memory that the step leaves free.
+        failures: How often the third batch runs out of memory after a partial run.
 
     Returns:
         `numbers`, hashes of all losses, weights and slots; `replans`, `swaps` and ops
@@ -114,7 +114,7 @@ class _Trouble(keras.callbacks.Callback):
 
 
 def fail(step: PreparedStep, failures: int) -> None:
-    """Let a step, and those that take its place, fail after their early writes."""
+    """Let a step and its replacements fail after their early writes."""
     rebuilt = step.rebuilt
 
     def failing(inputs: Any) -> Any:
@@ -130,7 +130,7 @@ def fail(step: PreparedStep, failures: int) -> None:
 
 
 class _Failing:
-    """A source of steps that fail so often."""
+    """A source whose next `failures` steps fail."""
 
     def __init__(self, source: Any, failures: int) -> None:
         self._source = source

@@ -38,13 +38,17 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
+def _compiled(optimizer: Callable[[], Any], *parts: Any) -> keras.Model:
+    model = keras.Sequential([*parts])
+    model.compile(optimizer(), "mse")
+    return model
+
+
 def _dense(
     depth: int, optimizer: Callable[[], Any], *, is_built: bool = True
 ) -> keras.Model:
     parts = [layers.Dense(_WIDTH, activation="relu") for _ in range(depth)]
-    model = keras.Sequential([*[keras.Input((_WIDTH,))][:is_built], *parts])
-    model.compile(optimizer(), "mse")
-    return model
+    return _compiled(optimizer, *[keras.Input((_WIDTH,))][:is_built], *parts)
 
 
 def _normalised(optimizer: Callable[[], Any]) -> keras.Model:
@@ -53,27 +57,21 @@ def _normalised(optimizer: Callable[[], Any]) -> keras.Model:
         parts += [layers.Conv2D(256, 3, strides, "same", use_bias=False)]
         parts += [layers.BatchNormalization(), layers.ReLU()]
     ends = [layers.GlobalAveragePooling2D(), layers.Dense(_WIDTH, dtype="float32")]
-    model = keras.Sequential([keras.Input((6, 6, 256)), *parts, *ends])
-    model.compile(optimizer(), "mse")
-    return model
+    return _compiled(optimizer, keras.Input((6, 6, 256)), *parts, *ends)
 
 
 def _recurrent(optimizer: Callable[[], Any]) -> keras.Model:
     layer = {"filters": 16, "kernel_size": 3, "padding": "same"}
     parts = [layers.ConvLSTM2D(**layer, return_sequences=True) for _ in range(2)]
     ends = [layers.GlobalAveragePooling3D(), layers.Dense(_WIDTH)]
-    model = keras.Sequential([keras.Input((8, 24, 24, 1)), *parts, *ends])
-    model.compile(optimizer(), "mse")
-    return model
+    return _compiled(optimizer, keras.Input((8, 24, 24, 1)), *parts, *ends)
 
 
 def _embedded(optimizer: Callable[[], Any]) -> keras.Model:
     ids = [layers.Rescaling(1000), layers.ReLU()]
     ends = [layers.GlobalAveragePooling1D(), layers.Dense(_WIDTH)]
     rows = layers.Embedding(1 << 13, 256)
-    model = keras.Sequential([keras.Input((8,)), *ids, rows, *ends])
-    model.compile(optimizer(), "mse")
-    return model
+    return _compiled(optimizer, keras.Input((8,)), *ids, rows, *ends)
 
 
 def _data(*shape: int) -> dict[str, Any]:
@@ -89,7 +87,7 @@ def deep(*, depth: int, planned: bool, failures: int = 0) -> dict[str, Any]:
     Args:
         depth: Layers.
         planned: Whether large model support is used.
-        failures: So often the second batch runs out of memory.
+        failures: How often the second batch runs out of memory.
     """
     tf.config.experimental.enable_op_determinism()
     callback = LMSCallback(verbose=0)
@@ -238,7 +236,7 @@ def given_back() -> dict[str, Any]:
 
 
 def moved() -> dict[str, Any]:
-    """Move a variable, write all of it, then a row, put it back, and assign it."""
+    """Offload a variable, write all rows, then one row; restore it, and assign it."""
     start, shape = training.memory("current"), (256, 256)
     variable = tf.Variable(tf.random.stateless_normal(shape, (1, 2)))
     before = variable.numpy()

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 # Cases of `make test`, and those of `make test-all` that each stands for.
 SHORT = {
     "a 3D U-Net": ("the largest of equal voxels", "a residual network"),
-    "mixed_float16": ("a transformer",),
+    "mixed_float16": (),
     "halves on two cards": (
         "a train_step of its own",
         "accumulated gradients and a second fit",

@@ -8,20 +8,6 @@ import pytest
 from lms.tf.uninterrupted import handled, uninterrupted
 
 
-def test_what_comes_within_is_heard_at_the_end() -> None:
-    done: list[str] = []
-
-    @uninterrupted()
-    def work() -> None:
-        signal.raise_signal(signal.SIGINT)
-        done.append("all")
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert done == ["all"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
 def test_an_error_within_does_not_swallow_it() -> None:
     @uninterrupted()
     def work() -> None:
@@ -33,7 +19,7 @@ def test_an_error_within_does_not_swallow_it() -> None:
     assert isinstance(caught.value.__context__, ValueError)
 
 
-def test_within_each_other_the_outer_one_ends_last() -> None:
+def test_what_comes_within_is_heard_when_the_outer_one_has_ended() -> None:
     done: list[str] = []
 
     @uninterrupted()
@@ -48,6 +34,7 @@ def test_within_each_other_the_outer_one_ends_last() -> None:
     with pytest.raises(KeyboardInterrupt):
         outer()
     assert done == ["outer"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_what_is_ignored_stays_ignored() -> None:

@@ -1,8 +1,8 @@
-"""The one way to train plainly and by a plan, and to compare what came of it."""
+"""The one way to train plainly and by a plan, and to compare the numbers."""
 
 import gc
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ from lms import LMSCallback
 from lms.errors import BudgetError
 from tests.models import SILENT, Case
 
-__all__ = ["Trained", "different", "hashes", "memory", "numbers_of", "planned_tightly"]
-__all__ += ["train"]
+__all__ = ["Trained", "different", "digest", "hashes", "memory", "numbers_of"]
+__all__ += ["planned_tightly", "train"]
 
 _DEVICE = "GPU:0"
 
@@ -97,6 +97,12 @@ def different(
     """Names of the numbers that differ in any bit."""
     assert one.keys() == other.keys()
     return [name for name in one if one[name].tobytes() != other[name].tobytes()]
+
+
+def digest(variables: Iterable[Any]) -> str:
+    """Return one hash of the values of all variables."""
+    values = b"".join(variable.numpy().tobytes() for variable in variables)
+    return hashlib.sha256(values).hexdigest()[:16]
 
 
 def hashes(numbers: Mapping[str, np.ndarray]) -> dict[str, str]:

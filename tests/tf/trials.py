@@ -89,7 +89,7 @@ def _two_fits(budget: str | None) -> tuple[dict[str, np.ndarray], list[int]]:
 
 
 def left_behind(budget: str | None) -> dict[str, Any]:
-    """What is still there when a model and its callback are gone."""
+    """Return objects and bytes that outlive a model and its callback."""
     start = memory("current")
     things, swaps = _train_and_forget(budget)
     keras.backend.clear_session()

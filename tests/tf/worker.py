@@ -96,17 +96,12 @@ class Worker:
         **arguments: Any,
     ) -> list[Any]:
         """Call a function in processes that run side by side, each on a card."""
-        variables = card_variables(memory, cards=len(environs))
-        return self._returned(
-            [
-                (
-                    function,
-                    {**variables, "CUDA_VISIBLE_DEVICES": str(k), **own},
-                    arguments,
-                )
-                for k, own in enumerate(environs)
-            ]
-        )
+        known = card_variables(memory, cards=len(environs))
+        each = [
+            {**known, "CUDA_VISIBLE_DEVICES": str(k), **own}
+            for k, own in enumerate(environs)
+        ]
+        return self._returned([(function, own, arguments) for own in each])
 
     def _returned(self, questions: Sequence[Any]) -> list[Any]:
         assert self._process.stdin is not None
@@ -127,13 +122,8 @@ class Worker:
 
 def _without_card(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a server that sets cards up itself."""
-    own = (
-        "LMS_CARD_",
-        "TF_PLUGGABLE_",
-        "TF_CUDNN_",
-        "LD_LIBRARY_PATH",
-        "CUDA_VISIBLE_",
-    )
+    own = ("LMS_CARD_", "TF_PLUGGABLE_", "TF_CUDNN_", "LD_LIBRARY_PATH")
+    own += ("CUDA_VISIBLE_",)
     return {name: text for name, text in environ.items() if not name.startswith(own)}
 
 

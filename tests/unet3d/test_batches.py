@@ -1,4 +1,4 @@
-"""What comes when is a function of seed and epoch; variation keeps truth and image."""
+"""Seed and epoch decide the order of batches; variation keeps truth and image."""
 
 from functools import partial
 from typing import Any

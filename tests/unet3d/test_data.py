@@ -1,7 +1,5 @@
 """Reading subjects and preparing them; most on hand-made volumes of a few voxels."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import nibabel
@@ -9,8 +7,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.programs import python
 from tests.unet3d.test_orientation import affine_of
-from tests.unet3d.tiny import LPS, write_folder
+from tests.unet3d.tiny import LPS
 from unet3d.data import (
     MODALITIES,
     Subject,
@@ -27,12 +26,6 @@ from unet3d.data import (
 )
 from unet3d.orientation import from_canonical, to_canonical
 from unet3d.schemes import BRATS2017, SCHEMES
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A subject of 6 x 5 x 4 voxels: a brain of 4 x 3 x 2 with one voxel per label."""
-    return write_folder(tmp_path / "patient")
 
 
 def make_subject(images: NDArray, labels: NDArray | None = None) -> Subject:
@@ -157,7 +150,7 @@ def test_sizes_are_checked(small: Path) -> None:
 def test_importing_the_package_and_its_data_does_not_import_tensorflow() -> None:
     code = "import sys, unet3d.__main__, unet3d.cache, unet3d.batches;"
     code += "assert not {'tensorflow', 'keras'} & set(sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 @pytest.mark.parametrize("name", sorted(SCHEMES))

@@ -128,14 +128,13 @@ def test_half_precision_has_finite_gradients_and_its_output_and_weights_stay_sin
     assert all(np.isfinite(gradient).all() for gradient in gradients)
 
 
+DIVISIBLE = r"`size` must be divisible by 2\^\(depth - 1\) = 8, got 100. Use 104 or 96"
+
+
 @pytest.mark.parametrize(
     ("options", "error", "rule"),
     [
-        (
-            {"size": 100, "depth": 4},
-            ValueError,
-            r"`size` must be divisible by 2\^\(depth - 1\) = 8, got 100. Use 104 or 96",
-        ),
+        ({"size": 100, "depth": 4}, ValueError, DIVISIBLE),
         ({"size": 8, "depth": 5}, ValueError, r"= 16, got 8. Use 16\."),
         ({"size": 16, "depth": 1}, ValueError, "`depth` must be at least 2, got 1"),
         ({"size": 16, "filters": 0}, ValueError, "`filters` must be at least 1, got 0"),

@@ -1,4 +1,4 @@
-"""What a training is asked for, by words and by the run that goes on."""
+"""Options of a training, from words and from the run that goes on."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ Asked = Callable[..., argparse.Namespace]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """What `train` would be called with."""
+    """Return a function from words to the options that `train` gets."""
 
     def ask(*words: object) -> argparse.Namespace:
         seen = list[argparse.Namespace]()

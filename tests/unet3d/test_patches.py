@@ -1,13 +1,12 @@
 """Patches of whole volumes, and a task that is not BraTS from files to a report."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.programs import python
 from tests.unet3d.tiny import save
 from unet3d.__main__ import main
 from unet3d.patches import draw_patch, slide, starts
@@ -37,9 +36,8 @@ def test_a_volume_is_put_together_from_patches_of_one_size(
 def test_where_patches_overlap_the_middle_counts_most() -> None:
     numbers = iter((0.0, 1.0))  # two patches, half a patch apart
     volume = np.zeros((4, 4, 6, 1), np.float32)
-    line = slide(volume, 4, lambda patch: np.full_like(patch, next(numbers)))[
-        0, 0, :, 0
-    ]
+    whole = slide(volume, 4, lambda patch: np.full_like(patch, next(numbers)))
+    line = whole[0, 0, :, 0]
     assert line[:2].tolist() == [0, 0]
     assert line[4:].tolist() == [1, 1]
     assert 0 < line[2] < 0.5 < line[3] < 1
@@ -79,21 +77,11 @@ def test_ct_of_one_channel_and_two_labels_goes_from_files_to_a_report(
     (tmp_path / "data" / "dataset.json").write_text(json.dumps(content))
     data, run, predicted = (str(tmp_path / n) for n in ("data", "run", "predicted"))
     assert main(["check", "--data", data]) == 0
-    words = (
-        "--patch",
-        "8",
-        "--filters",
-        "2",
-        "--depth",
-        "2",
-        "--epochs",
-        "1",
-        "--no-lms",
-    )
+    flags = "--patch 8 --filters 2 --depth 2 --epochs 1 --no-lms"
     places = ("--output", run, "--cache", str(tmp_path / "cache"))
     # A process of its own: training makes all of TensorFlow's ops deterministic.
-    train = [sys.executable, "-m", "unet3d", "train", "--data", data]
-    subprocess.run([*train, *words, "--no-lms", *places], check=True, cwd=ROOT)
+    train = ("-m", "unet3d", "train", "--data", data)
+    python(*train, *flags.split(), *places, check=True, cwd=ROOT)
     words = ("--run", run, "--data", data, "--subjects", "all", "--output", predicted)
     assert main(["predict", *words]) == 0
     words = ("--predictions", predicted, "--output", str(tmp_path / "report"))

@@ -1,4 +1,4 @@
-"""What a training says, on a terminal and in a log."""
+"""Lines of a training, on a terminal and in a log."""
 
 import io
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tf
 
 
 def said(*, quiet: bool = False, memory: str = "") -> list[str]:
-    """What two epochs of two steps say, the plan of the second one being another."""
+    """Return the lines of two epochs of two steps; the second epoch has a new plan."""
     text, plans = io.StringIO(), iter(("first plan", "first plan", "other plan"))
     console = Console(file=text, width=400)
     lines = Shown(

@@ -56,15 +56,14 @@ def test_tables_and_figures_of_two_sets(
 ) -> None:
     folders = [fill(tmp_path / "all", 9), fill(tmp_path / "no_rim", 4)]
     assert evaluate(data, folders, tmp_path / "report", "--names", "A", "B") == 0
-    table = {
-        (r["set"], r["subject"], r["region"]): r for r in rows(tmp_path / "report")
-    }
+    found = rows(tmp_path / "report")
+    table = {(r["set"], r["subject"], r["region"]): r for r in found}
     assert len(table) == 2 * 3 * 3
     assert {float(table["A", s, r]["dice"]) for s in "abc" for r in REGIONS} == {1}
     # B misses one voxel of three, one of two, and all of one.
     expected = [2 * 2 / 5, 2 * 1 / 3, 0]
-    found = [float(table["B", "a", region]["dice"]) for region in REGIONS]
-    assert found == pytest.approx(expected)
+    dices = [float(table["B", "a", region]["dice"]) for region in REGIONS]
+    assert dices == pytest.approx(expected)
     assert float(table["B", "a", "enhancing tumour"]["hd95"]) == FARTHEST
     shown = capsys.readouterr().out
     assert "BraTS's rule" in shown
@@ -122,17 +121,8 @@ def test_what_cannot_be_scored_is_named_or_left_out_aloud(
     assert {row["subject"] for row in rows(tmp_path / "report")} == {"a", "c"}
 
 
-def test_an_origin_that_cannot_be_understood_is_refused(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = fill(tmp_path / "p", 9)
-    (folder / "predictions.json").write_text("{}")
-    assert evaluate(data, [folder], tmp_path / "report") == 2
-    assert "must say label scheme and run" in capsys.readouterr().err
-
-
 def say(folder: Path, names: str) -> None:
-    """What `predict` writes of whom it segmented."""
+    """Write the file by which `predict` lists its segmented subjects."""
     said = {"label scheme": "brats2017", "run": "gone", "subjects": list(names)}
     (folder / "predictions.json").write_text(json.dumps(said))
 
@@ -145,13 +135,10 @@ def test_missing_predictions_are_named(
     (folder / "c.nii.gz").unlink()
     report = tmp_path / "report"
     assert evaluate(data, [folder], report) == 2
-    assert (
-        f"got '{folder}' without a, c. It holds b. Predict them"
-        in capsys.readouterr().err
-    )
+    said = f"got '{folder}' without a, c. It holds b. Predict them"
+    assert said in capsys.readouterr().err
     assert evaluate(data, [folder], report, "--skip-bad") == 0
-    shown = capsys.readouterr().err
-    assert "Left out a, c: " in shown
+    assert "Left out a, c: " in capsys.readouterr().err
     say(folder, "ab")
     assert evaluate(data, [folder], report) == 2
     assert f"got '{folder}' without a. It holds b. Predict" in capsys.readouterr().err
@@ -169,10 +156,14 @@ def test_whom_nobody_was_asked_to_predict_is_told_and_no_error(
     assert report["not predicted"] == ["c"]
 
 
-def test_a_prediction_on_another_grid_is_refused(
+def test_an_unknown_origin_and_a_prediction_on_another_grid_are_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = fill(tmp_path / "p", 9)
+    (folder / "predictions.json").write_text("{}")
+    assert evaluate(data, [folder], tmp_path / "report") == 2
+    assert "must say label scheme and run" in capsys.readouterr().err
+    (folder / "predictions.json").unlink()
     save(folder / "b.nii.gz", volumes()[4], np.eye(4))
     assert evaluate(data, [folder], tmp_path / "report") == 2
     assert "prediction of subject b" in (shown := capsys.readouterr().err)
@@ -197,10 +188,9 @@ def test_sets_of_other_subjects_are_refused(
 
 
 def score(subject: str, name: str, value: float) -> Score:
-    rest = {"lesion_dice": value, "lesion_hd95": math.nan, "missed": 0}
-    return Score(
-        set=name, subject=subject, region=REGIONS[0], dice=value, hd95=math.nan, **rest
-    )
+    known: Any = {"set": name, "subject": subject, "region": REGIONS[0], "missed": 0}
+    known |= {"dice": value, "lesion_dice": value}
+    return Score(hd95=math.nan, lesion_hd95=math.nan, **known)
 
 
 def test_summaries_have_the_quartiles_of_known_numbers() -> None:

@@ -1,4 +1,4 @@
-"""What the data's own file says counts, and whoever contradicts it is told."""
+"""The data's own file decides the scheme; contradictions are reported."""
 
 import json
 from pathlib import Path
@@ -18,14 +18,13 @@ KIDNEY = {"kidney": [1, 2], "tumour": 2, "background": 0}
 TISSUES = {"background": 0, "edema": 1, "NCR": 2, "enhancing tumor": 3}
 FOUR = {"0": "FLAIR", "1": "T1", "2": "T1ce", "3": "T2"}
 WORDS = {"necrotic tumor core": 1, "peritumoral edema": 2, "GD-enhancing tumor": 4}
+BRAIN: dict[str, Any] = {"channel_names": FOUR, "labels": TISSUES}
 NESTED = {"whole tumor": [1, 2, 3], "tumor core": [2, 3], "enhancing tumor": [3]}
 
 
 def written(folder: Path, content: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "dataset.json").write_bytes(
-        b"\xef\xbb\xbf" + json.dumps(content).encode()
-    )
+    (folder / "dataset.json").write_text(json.dumps(content), encoding="utf-8-sig")
     return folder
 
 
@@ -40,16 +39,8 @@ def own(folder: Path, content: Any) -> LabelScheme:
     [
         (SPLEEN, ("ct",), {"spleen": (1,)}),
         (LIVER, ("ct",), {"liver": (1,)}),
-        (
-            SPLEEN | {"labels": KIDNEY},
-            ("ct",),
-            {"kidney": (1, 2), "tumour": (2,)},
-        ),
-        (
-            {"channel_names": FOUR, "labels": TISSUES},
-            ("flair", "t1", "t1ce", "t2"),
-            SCHEMES["msd"].regions,
-        ),
+        (SPLEEN | {"labels": KIDNEY}, ("ct",), {"kidney": (1, 2), "tumour": (2,)}),
+        (BRAIN, ("flair", "t1", "t1ce", "t2"), SCHEMES["msd"].regions),
         (SPLEEN | {"labels": WORDS}, ("ct",), SCHEMES["brats2017"].regions),
     ],
 )
@@ -63,8 +54,7 @@ def test_the_data_s_own_file_gives_channels_and_regions(
 @pytest.mark.parametrize(
     ("content", "name", "says"),
     [
-        ({"channel_names": FOUR, "labels": TISSUES}, "brats2023", r"names 1 'oedema'"),
-        ({"channel_names": FOUR, "labels": TISSUES}, "brats2023", r"Use msd, or leave"),
+        (BRAIN, "brats2023", r"names 1 'oedema'.*Use msd, or leave"),
         ({"channel_names": FOUR, "labels": NESTED}, "brats2023", r"names 2 and 3"),
         (SPLEEN, "msd", r"has the channels ct: msd wants flair"),
         ({"channel_names": FOUR, "labels": {"lesion": 1}}, "msd", r"'lesion', unknown"),
@@ -111,19 +101,19 @@ def test_nnu_net_s_files_are_read_with_or_without_a_list(
             save(tmp_path / "imagesTr" / f"{name}_{k:04d}.nii.gz", image)
         save(tmp_path / "labelsTr" / f"{name}.nii.gz", labels)
     save(tmp_path / "imagesTs" / "case_3_0000.nii.gz", images[0])
-    content: dict[str, Any] = {"channel_names": FOUR, "labels": TISSUES}
-    content["file_ending"] = ".nii.gz"
+    content = BRAIN | {"file_ending": ".nii.gz"}
     if not listed:  # and written by hand
         content |= {"channel_names": [*FOUR.values()], "file_ending": "nii"}
         (tmp_path / "imagesTr").rename(tmp_path / "imagestr")
-    if listed:
-        entries: list[dict[str, Any]] = [
-            {"image": f"imagesTr/{n}.nii.gz", "label": f"labelsTr/{n}.nii.gz"}
-            for n in ("case_1", "case_2")
-        ]  # MONAI lists each channel
+    else:  # MONAI lists each channel
         monai = [f"imagesTr/case_2_{k:04d}.nii.gz" for k in range(4)]
-        entries[1]["image"] = monai
-        content["training"] = entries
+        pairs = zip(
+            ("case_1", "case_2"), ("imagesTr/case_1.nii.gz", monai), strict=True
+        )
+        content["training"] = [
+            {"image": image, "label": f"labelsTr/{name}.nii.gz"}
+            for name, image in pairs
+        ]
     scheme = own(tmp_path, content)
     found = find_subjects(tmp_path, scheme.channels)
     assert [files.name for files in found.subjects] == ["case_1", "case_2"]

@@ -106,17 +106,11 @@ def reference(truth: Any, found: Any, spacing: Any) -> tuple[float, float]:
     """The published rule by floods from voxel to voxel, with nothing of the code."""
     import surface_distance
 
-    grown = truth
-    for _ in range(3):
-        grown = spread(grown, [s for s in product((-1, 0, 1), repeat=3) if 0 in s])
-    merged, finds = flood(grown), flood(found)
+    merged, finds = flood(thrice(truth)), flood(found)
     dices, distances, touched = [], [], set[int]()
     for number in range(1, merged.max() + 1):
         lesion = truth & (merged == number)
-        near = lesion
-        for _ in range(3):
-            near = spread(near, [s for s in product((-1, 0, 1), repeat=3) if 0 in s])
-        own = {int(n) for n in finds[near]} - {0}
+        own = {int(n) for n in finds[thrice(lesion)]} - {0}
         touched |= own
         if lesion.sum() * math.prod(spacing) <= 50:
             continue
@@ -134,11 +128,16 @@ def reference(truth: Any, found: Any, spacing: Any) -> tuple[float, float]:
     return sum(dices) / count, (sum(distances) + 374 * strangers) / count
 
 
+def thrice(mask: Any) -> Any:
+    steps = [step for step in product((-1, 0, 1), repeat=3) if 0 in step]
+    for _ in range(3):
+        mask = spread(mask, steps)
+    return mask
+
+
 def spread(mask: Any, steps: Any) -> Any:
-    padded = np.pad(mask, 1)
-    return np.any([np.roll(padded, step, (0, 1, 2)) for step in steps], axis=0)[
-        1:-1, 1:-1, 1:-1
-    ]
+    moved = [np.roll(np.pad(mask, 1), step, (0, 1, 2)) for step in steps]
+    return np.any(moved, axis=0)[1:-1, 1:-1, 1:-1]
 
 
 def flood(mask: Any) -> Any:

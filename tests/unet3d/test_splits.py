@@ -78,10 +78,8 @@ def test_one_patient_alone_and_names_without_one_are_refused() -> None:
     ],
 )
 def test_brats_s_names_tell_patients_apart(scans: list[str], apart: str) -> None:
-    assert {len(group) for group in by_patient([*scans, apart]).values()} == {
-        len(scans),
-        1,
-    }
+    groups = by_patient([*scans, apart]).values()
+    assert {len(group) for group in groups} == {len(scans), 1}
 
 
 def test_a_split_file_may_not_part_a_patient_but_a_run_keeps_its_own(

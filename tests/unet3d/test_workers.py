@@ -9,6 +9,7 @@ import time
 from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import psutil
@@ -26,14 +27,8 @@ def test_the_batches_of_all_workers_are_those_of_one() -> None:
     loads = [lambda seed=seed: example(seed=seed) for seed in range(5)]
 
     def drawn(batch_size: int, rank: int, workers: int) -> list[np.ndarray]:
-        data = training_batches(
-            loads,
-            (8, 4, 3),
-            steps=2,
-            seed=3,
-            batch_size=batch_size,
-            worker=(rank, workers),
-        )
+        own: Any = {"batch_size": batch_size, "worker": (rank, workers)}
+        data = training_batches(loads, (8, 4, 3), steps=2, seed=3, **own)
         return [np.asarray(x) for x, _ in data.take(4)]
 
     together = drawn(4, 0, 1)

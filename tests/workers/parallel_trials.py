@@ -1,13 +1,12 @@
-"""What workers run: `python -m tests.workers.parallel_trials NAME DIR`.
+"""Functions that workers run: `python -m tests.workers.parallel_trials NAME DIR`.
 
-Each writes what it found to `DIR/RANK.json`.
+Each worker writes its result to `DIR/RANK.json`.
 """
 
-import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from lms.errors import WorkersError
 from lms.workers.averaging import average_statistics
 from lms.workers.collectives import Workers
 from tests.models import SILENT
+from tests.tf.training import digest
 from unet3d.model import build_unet
 
 __all__ = ["joined", "late", "main"]
@@ -40,7 +40,7 @@ def main(name: str, folder: str) -> int:
 
 
 def joined(timeout: float) -> str:
-    """The error of joining, in words."""
+    """Return the error of joining, in words."""
     try:
         join(timeout=timeout)
     except WorkersError as error:
@@ -49,13 +49,13 @@ def joined(timeout: float) -> str:
 
 
 def late() -> str:
-    """The same after something ran."""
+    """Return the error of joining after an op ran."""
     tf.constant(1)
     return joined(1)
 
 
 def numbers(workers: Workers) -> dict[str, Any]:
-    """Digests of trainings that must agree, and what is refused.
+    """Return digests of trainings that must agree, and refusals.
 
     All in one cluster, one after the other; weights begin unlike on each worker.
     """
@@ -81,25 +81,26 @@ def numbers(workers: Workers) -> dict[str, Any]:
     swaps = [report.swap_count for report in half[1].report]
     again = model()
     _fit(again, workers, plain)
+    validated = {"validation_data": _data(workers)} if workers.is_chief else {}
+
+    def refused(own: Any = plain, *, like: bool = True, **how: Any) -> str:
+        try:
+            _fit(_model(workers, like=like), workers, own, **how)
+        except WorkersError as error:
+            return str(error)
+        return ""
+
     return {
         **found,
         "swaps": swaps,
         "put back": _is_put_back(again),
         "infinity": _with_an_infinity(workers),
         "refused": {
-            "steps": _refused(lambda: _fit(model(), workers, plain, missing=1)),
-            "model": _refused(
-                lambda: _fit(_model(workers, like=False), workers, plain)
-            ),
-            "order": _refused(lambda: _fit(model(), workers, [*reversed(half)])),
-            "validation": _refused(
-                lambda: _fit(model(), workers, plain, more=_validated(workers))
-            ),
-            "epoch": _refused(
-                lambda: _fit(
-                    model(), workers, plain, more={"initial_epoch": workers.rank}
-                )
-            ),
+            "steps": refused(missing=1),
+            "model": refused(like=False),
+            "order": refused([*reversed(half)]),
+            "validation": refused(more=validated),
+            "epoch": refused(more={"initial_epoch": workers.rank}),
         },
         "after": _fit(model(), workers, plain),
     }
@@ -167,7 +168,7 @@ def limited(workers: Workers) -> dict[str, Any]:
         (r.swap_count, r.replans, r.predicted_peak_bytes, r.measured_peak_bytes)
         for r in callback.report
     ]
-    return {"weights": _digest(model.weights), "peak": peak, "reports": reports}
+    return {"weights": digest(model.weights), "peak": peak, "reports": reports}
 
 
 class _Watch(keras.callbacks.Callback):
@@ -236,24 +237,12 @@ def _fit(  # noqa: PLR0913 - ways to train
     x, y = _data(workers, joint=joint)
     batch = _BATCH * (workers.size if joint else 1)
     kept = len(x) - batch * missing * workers.rank
-    fitted = model.fit(
-        x[:kept],
-        y[:kept],
-        batch_size=batch,
-        epochs=2,
-        shuffle=False,
-        verbose=SILENT,
-        callbacks=callbacks,
-        **more,
-    )
+    known: dict[str, Any] = {"epochs": 2, "shuffle": False, "verbose": SILENT, **more}
+    fitted = model.fit(x[:kept], y[:kept], batch, callbacks=callbacks, **known)
     variables = [*model.weights, *model.optimizer.variables]
     total = float(sum(abs(v.numpy()).sum() for v in model.trainable_variables))
     losses = fitted.history["loss"]
-    return {"digest": _digest(variables), "total": total, "losses": losses}
-
-
-def _validated(workers: Workers) -> dict[str, Any]:
-    return {"validation_data": _data(workers)} if workers.is_chief else {}
+    return {"digest": digest(variables), "total": total, "losses": losses}
 
 
 def _with_an_infinity(workers: Workers) -> dict[str, Any]:
@@ -268,23 +257,16 @@ def _with_an_infinity(workers: Workers) -> dict[str, Any]:
     x, y = _data(workers)
     if workers.is_chief:
         x[_BATCH] = np.inf
+    known: dict[str, Any] = {"shuffle": False, "verbose": SILENT}
     for _ in range(2):
-        model.fit(
-            x,
-            y,
-            batch_size=_BATCH,
-            shuffle=False,
-            verbose=SILENT,
-            callbacks=[DataParallel(workers)],
-        )
+        model.fit(x, y, _BATCH, callbacks=[DataParallel(workers)], **known)
     inner = model.optimizer.inner_optimizer
+    names = [one.name for one in model.optimizer.variables]
     return {
-        "digest": _digest(model.weights),
+        "digest": digest(model.weights),
         "finite": all(np.isfinite(v.numpy()).all() for v in model.weights),
         "updates": int(inner.iterations.numpy()),
-        "scales": [one.name for one in model.optimizer.variables].count(
-            "dynamic_scale"
-        ),
+        "scales": names.count("dynamic_scale"),
     }
 
 
@@ -299,27 +281,13 @@ def _averaged(workers: Workers) -> dict[str, Any]:
     return {"same": same, "mean": moving.numpy().tolist()}
 
 
-def _refused(fit: Callable[[], Any]) -> str:
-    try:
-        fit()
-    except WorkersError as error:
-        return str(error)
-    return ""
-
-
 def _is_put_back(model: Any) -> bool:
-    return "apply" not in vars(model.optimizer) and (
-        "make_train_function" not in vars(model)
-    )
+    own = {*vars(model.optimizer), *vars(model)}
+    return not own & {"apply", "make_train_function"}
 
 
 def _ones(variable: Any) -> bool:
     return bool((variable.numpy().astype("float32") == 1).all())
-
-
-def _digest(variables: Any) -> str:
-    values = b"".join(variable.numpy().tobytes() for variable in variables)
-    return hashlib.sha256(values).hexdigest()[:16]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """Trials of pipelines, each in a process with cards of its own."""
 
-import hashlib
 from typing import Any
 
 import keras
@@ -8,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 import lms
+from tests.tf.training import digest
 
 __all__ = ["trained"]
 
@@ -118,12 +118,11 @@ def trained(  # noqa: PLR0913 - ways to train
         )
     losses = [float(step(x, y)) for x, y in batches(name, steps)]
     variables = [*model.variables, *sorted(optimizer.variables, key=lambda v: v.path)]
-    values = b"".join(variable.numpy().tobytes() for variable in variables)
     peaks = [
         tf.config.experimental.get_memory_info(f"GPU:{i}")["peak"] for i in range(cards)
     ]
     return {
-        "digest": hashlib.sha256(values).hexdigest()[:16],
+        "digest": digest(variables),
         "losses": losses,
         "peaks": peaks,
         "devices": sorted({v.value.device[-5:] for v in model.variables}),
@@ -142,7 +141,7 @@ def _told(report: Any) -> list[Any]:
 
 
 def _plain_step(model: Any, loss: Any, optimizer: Any, micro_batches: int) -> Any:
-    """The same micro-batches, by a tape over the whole model on one device."""
+    """Return a step over micro-batches by a tape of the whole model on one device."""
     optimizer.build(model.trainable_variables)
     own: Any = keras.losses.get(loss)
     sums = [tf.Variable(tf.zeros(v.shape)) for v in model.trainable_variables]

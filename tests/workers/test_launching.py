@@ -22,18 +22,31 @@ def _run(code: str, workers: int, grace: float = 10.0) -> tuple[int, list[str]]:
     return ended, out.getvalue().splitlines()
 
 
-def test_each_worker_has_its_rank_and_its_lines() -> None:
-    code = (
-        "import json, os; print(json.loads(os.environ['TF_CONFIG'])['task']['index'])"
-    )
-    ended, lines = _run(code, 3)
-    assert ended == 0
-    assert sorted(lines) == ["[0] 0", "[1] 1", "[2] 2"]
+RANK = "import json, os; rank = json.loads(os.environ['TF_CONFIG'])['task']['index']"
+FAILS = f"{RANK}\nimport sys, time; sys.exit(7) if rank == 1 else time.sleep(600)"
+DIES = f"""{RANK}
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.kill(os.getpid(), signal.SIGKILL) if rank == 1 else time.sleep(60)
+"""
+ENDED = "worker 1 ended with {}; ending the others"
 
 
-def test_one_worker_is_alone() -> None:
-    ended, lines = _run("import os; print('TF_CONFIG' in os.environ)", 1)
-    assert (ended, lines) == (0, ["False"])
+@pytest.mark.parametrize(
+    ("code", "workers", "ended", "lines"),
+    [
+        (f"{RANK}; print(rank)", 3, 0, ["[0] 0", "[1] 1", "[2] 2"]),
+        ("import os; print('TF_CONFIG' in os.environ)", 1, 0, ["False"]),
+        (FAILS, 3, 7, [ENDED.format("code 7")]),
+        (DIES, 2, 128 + signal.SIGKILL, [ENDED.format("signal SIGKILL")]),
+    ],
+    ids=["ranks", "one worker is alone", "a failure ends all", "killed in the end"],
+)
+def test_lines_and_the_exit_code_are_those_of_the_workers(
+    code: str, workers: int, ended: int, lines: list[str]
+) -> None:
+    found, printed = _run(code, workers, grace=0.5 if code == DIES else 10.0)
+    assert (found, sorted(printed)) == (ended, lines)
 
 
 def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,29 +69,6 @@ def test_workers_do_not_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     with pytest.raises(ValueError, match=r"got 3 workers and 2 GPUs .*=3,5\. Start"):
         _run("", 3)
-
-
-def test_the_first_failure_ends_all() -> None:
-    code = (
-        "import json, os, sys, time\n"
-        "rank = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
-        "sys.exit(7) if rank == 1 else time.sleep(600)"
-    )
-    ended, lines = _run(code, 3)
-    assert ended == 7
-    assert lines == ["worker 1 ended with code 7; ending the others"]
-
-
-def test_what_does_not_end_is_killed() -> None:
-    code = (
-        "import json, os, signal, sys, time\n"
-        "rank = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "os.kill(os.getpid(), signal.SIGKILL) if rank else time.sleep(60)"
-    )
-    ended, lines = _run(code, 2, grace=0.5)
-    assert ended == 128 + signal.SIGKILL
-    assert lines == ["worker 1 ended with signal SIGKILL; ending the others"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

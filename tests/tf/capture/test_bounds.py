@@ -20,7 +20,7 @@ Step = Callable[[Any, Any], Any]
 
 
 def _masked(x: Any, ids: Any) -> Any:
-    """Rows that are chosen, and the gradient of what is computed of them."""
+    """Return the chosen rows, and the gradient of a loss that reads these rows."""
     with tf.GradientTape() as tape:
         tape.watch(x)
         chosen = tf.boolean_mask(tf.sin(x), ids > 3)
@@ -66,16 +66,9 @@ def _shaped(x: Any, ids: Any) -> Any:
     square = tf.matmul(rows, rows, transpose_b=True)
     size = tf.shape(rows)
     some = tf.reshape(tf.stack([rows, rows], 1), tf.stack([size[0] * 2, size[1]]))
-    return (
-        two,
-        flat,
-        tf.transpose(square)[1:],
-        some,
-        rows[::2],
-        tf.where(rows > 0),
-        tf.broadcast_to(rows[:, 1], [3, size[0]]),
-        square + rows[:, 1],
-    )
+    wide = tf.broadcast_to(rows[:, 1], [3, size[0]])
+    others = tf.where(rows > 0), wide, square + rows[:, 1]
+    return two, flat, tf.transpose(square)[1:], some, rows[::2], *others
 
 
 def _run(step: Any, names: list[str], *args: Any) -> Any:

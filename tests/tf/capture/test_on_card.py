@@ -1,4 +1,4 @@
-"""What TensorFlow makes of Keras's layers where there is a GPU."""
+"""Ops that TensorFlow makes from Keras's layers where there is a GPU."""
 
 import pytest
 

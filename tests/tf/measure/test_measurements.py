@@ -1,4 +1,4 @@
-"""What one process has measured and planned, the next one finds."""
+"""A process finds the measurements and plans of an earlier process."""
 
 from pathlib import Path
 

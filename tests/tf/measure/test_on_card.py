@@ -1,4 +1,4 @@
-"""What is measured of a card, on an emulated one that is told what it is."""
+"""Measurements of a card, on an emulated one with known rates."""
 
 import pytest
 

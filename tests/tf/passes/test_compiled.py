@@ -1,4 +1,4 @@
-"""Functions that XLA compiles: what is taken out of them, and what they need."""
+"""Functions that XLA compiles: ops that leave the function, and its scratch."""
 
 from typing import Any
 

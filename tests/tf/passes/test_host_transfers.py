@@ -1,4 +1,4 @@
-"""What comes from the host counts on the device, once, and only if it is read there."""
+"""Tensors from the host count on the device once, if an op reads them there."""
 
 import pytest
 import tensorflow as tf

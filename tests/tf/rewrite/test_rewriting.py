@@ -6,12 +6,12 @@ import pytest
 
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, Op, Tensor
-from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
+from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.hardware import LinkRates
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
 from lms.tf.rewrite.rewriting import rewrite
-from tests.graphs import graph_of, make_op
+from tests.graphs import graph_of, make_op, one_swap, unplanned
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -34,20 +34,7 @@ GRAPH = graph_of(
     make_op("d", 4, "c", "flat", type="D"),
     results=("d:0",),
 )
-ORDER = ("shape", "a", "flat", "b", "c", "d")
-PLAN = SwapPlan(
-    planner="test",
-    order=ORDER,
-    chain=("a", "b", "c", "d"),
-    swaps=(
-        Swap(
-            tensor="a:0",
-            size=400,
-            release="c",
-            swap_ins=(SwapIn(trigger="b", readers=("d",)),),
-        ),
-    ),
-)
+PLAN = one_swap(GRAPH, ("b", "d"), release="c", chain="abcd")
 
 BEFORE = """
 shape = Const() on CPU:0
@@ -83,11 +70,8 @@ def traced_step(graph: GraphView) -> Any:
         # That a loop's exit waits for its body is known, but not an edge of the graph.
         controls = () if op.type == "Exit" else op.controls
         inputs = [*op.inputs, *(f"^{name}" for name in controls)]
-        nodes.append(
-            compat.NodeDef(
-                name=op.name, op=op.type, input=inputs, device="/device:CPU:0"
-            )
-        )
+        where: Any = {"device": "/device:CPU:0"}
+        nodes.append(compat.NodeDef(name=op.name, op=op.type, input=inputs, **where))
     return TracedStep(
         graph=graph,
         nodes=tuple(nodes),
@@ -124,7 +108,7 @@ def test_the_nodes_given_are_not_changed() -> None:
 
 
 def test_a_plan_without_chain_and_swaps_changes_nothing() -> None:
-    assert rewritten(GRAPH, SwapPlan(planner="none", order=ORDER)) == BEFORE
+    assert rewritten(GRAPH, unplanned(GRAPH)) == BEFORE
 
 
 def test_each_copy_in_has_its_own_readers() -> None:
@@ -135,12 +119,7 @@ def test_each_copy_in_has_its_own_readers() -> None:
         make_op("d", 4, "c", "a"),
         results=("d:0",),
     )
-    copies = (SwapIn(trigger="b", readers=("c",)), SwapIn(trigger="c", readers=("d",)))
-    plan = SwapPlan(
-        planner="test",
-        order=("a", "b", "c", "d"),
-        swaps=(Swap(tensor="a:0", size=400, release=None, swap_ins=copies),),
-    )
+    plan = one_swap(graph, ("b", "c"), ("c", "d"))
     validate_plan(graph, plan)
     assert (
         rewritten(graph, plan)
@@ -161,7 +140,7 @@ lms/0/a/in1/settled = NoOp(^lms/0/a/in1/begin) on CPU:0
 
 
 def test_a_plan_whose_ops_wait_in_a_circle_is_refused() -> None:
-    backwards = SwapPlan(planner="test", order=ORDER, chain=("c", "b"))
+    backwards = unplanned(GRAPH, chain=("c", "b"))
     with pytest.raises(PlanError, match=r"2 ops wait in a cycle.* 'b', 'c'\."):
         rewritten(GRAPH, backwards)
 
@@ -179,13 +158,8 @@ def test_a_plan_that_waits_in_a_circle_through_a_loop_is_refused() -> None:
         make_op("after", 4, "exit"),
         results=("after:0",),
     )
-    plan = SwapPlan(
-        planner="test",
-        order=("first", "late", "enter", "merge", "next", "exit", "after"),
-        chain=("after", "late"),
-    )
     with pytest.raises(PlanError, match="wait in a cycle"):
-        rewritten(graph, plan)
+        rewritten(graph, unplanned(graph, chain=("after", "late")))
 
 
 # What the step copies beside its swaps in two runs: losses, and a few shapes.

@@ -1,7 +1,7 @@
 """A training step as plain data: ops, their tensors, and each tensor's readers.
 
-`GraphView` is what planners and simulators see. It knows no framework: a tracer
-fills it (`lms.tf.capture.tracing`), hand-drawn examples in the tests fill it too.
+`GraphView` is what planners and simulators see. It knows no framework:
+`lms/tf/lowering.py` fills it from TensorFlow's graph, tests from hand-drawn examples.
 
 Assumptions
     - Ops are listed in a valid execution order (every input is made before it is

@@ -2,10 +2,10 @@
 
     order ──> steps ──Walk──> histories, by numbers of steps ──> SwapPlan, by names
 
-The resident tensor whose next use is farthest away leaves: Belady's rule for paging
-("A study of replacement algorithms for a virtual-storage computer", IBM Systems
-Journal 5(2), 1966). A tensor is copied out once; a later eviction just drops the
-device's copy.
+One of two rules evicts: the tensor with the farthest next use leaves, Belady's rule for
+paging ("A study of replacement algorithms for a virtual-storage computer", IBM Systems
+Journal 5(2), 1966), or the cheapest neighbours that free one chunk. A tensor is copied
+out once; a later eviction just drops the device's copy.
 
 A step of the walk, not to be taken for a training step, is an ordered op and the ops
 up to the next ordered one. TensorFlow may run these in any order, so memory is freed

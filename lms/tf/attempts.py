@@ -2,8 +2,8 @@
 
     no plan fits       all lists of loops to the host > split large ops, or offload
                        variables, a good part at a time > unplanned, or refuse
-    ran out of memory  plan into 88, 94, 98 % of what the step took, then of its budget
-                       > recompute all ops > none > as "no plan fits", into 88 %
+    ran out of memory  into 88, 94, 98 % of its predicted bytes, then of its budget
+                       > recompute all ops, then no op > as "no plan fits", into 88 %
     sizes unknown      unplanned > guess the sizes > unplanned
 
 A plan offloads tensors that the step makes; a rewrite changes the step itself. Ops are

@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CHECKED = ("docs", "lms", "unet3d", "experiments", "profiling", "tests")
 
-# Commits since subjects have a rule; by date, in clones that lack the first of them.
-RANGES = ("08116dd..HEAD", "--since=2026-11-27T12:06:34Z")
+# Commits since the first release, whose subjects have a rule; by date without the tag.
+RANGES = ("v0.1.0..HEAD", "--since=2026-11-27T15:30:00Z")
 SUBJECT = re.compile(r"(?=.{,72}$)[\w./, -]+: \S")
 
 # A pronoun that stands alone: "those that", "of these.", but not "these ops".

@@ -65,50 +65,16 @@ from tensorflow.python.util import _pywrap_determinism, _pywrap_util_port
 # Profiles that `tf.profiler` writes. Their reader, a TensorBoard plugin, is not here.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2 as _xplane
 
-__all__ = [
-    "GraphDef",
-    "Input",
-    "NodeDef",
-    "XSpace",
-    "address_of",
-    "aligned",
-    "allocator_limit",
-    "attribute",
-    "build_function",
-    "calls_in",
-    "compiled_scratch",
-    "constant",
-    "copied",
-    "define_functions",
-    "device_name",
-    "devices_are_made",
-    "flat_element",
-    "flat_element_specs",
-    "flat_inputs",
-    "get_from_cluster",
-    "graph_def",
-    "handle_spec",
-    "has_op",
-    "host_memory",
-    "host_tensor",
-    "infer_shapes",
-    "is_pure",
-    "is_stateful_or_calls",
-    "made_node",
-    "move_variable",
-    "one_replica_s",
-    "onednn_is_on",
-    "operations",
-    "ops_are_deterministic",
-    "optimised_graph",
-    "pack_outputs",
-    "planned_as_is",
-    "put_in_cluster",
-    "recomputed_by_grappler",
-    "register_host_function",
-    "set_gpu_options",
-    "wait_for_cluster",
-]
+__all__ = ["GraphDef", "Input", "NodeDef", "XSpace", "address_of", "aligned"]
+__all__ += ["allocator_limit", "attribute", "build_function", "calls_in"]
+__all__ += ["compiled_scratch", "constant", "copied", "define_functions", "device_name"]
+__all__ += ["devices_are_made", "flat_element", "flat_element_specs", "flat_inputs"]
+__all__ += ["get_from_cluster", "graph_def", "handle_spec", "has_op", "host_memory"]
+__all__ += ["host_tensor", "infer_shapes", "is_pure", "is_stateful_or_calls"]
+__all__ += ["made_node", "move_variable", "one_replica_s", "onednn_is_on", "operations"]
+__all__ += ["ops_are_deterministic", "optimised_graph", "pack_outputs", "planned_as_is"]
+__all__ += ["put_in_cluster", "recomputed_by_grappler", "register_host_function"]
+__all__ += ["set_gpu_options", "wait_for_cluster"]
 
 # Name of an argument's node, its spec, and for a variable's handle the variable's spec.
 Input: TypeAlias = tuple[str, tf.TensorSpec, tf.TensorSpec | None]

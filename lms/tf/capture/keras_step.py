@@ -10,16 +10,8 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 
-__all__ = [
-    "batch_specs",
-    "check_model",
-    "iterator_of",
-    "make_slots",
-    "own_function",
-    "step_of",
-    "step_of_data",
-    "without_optionals",
-]
+__all__ = ["batch_specs", "check_model", "iterator_of", "make_slots", "own_function"]
+__all__ += ["step_of", "step_of_data", "without_optionals"]
 
 _LOG = logging.getLogger("lms")
 

@@ -31,15 +31,8 @@ from lms.tf import compat
 from lms.tf.capture.ops import CONTROL_FLOW
 from lms.tf.nodes import data_of, source_of
 
-__all__ = [
-    "HANDS_ON",
-    "Trips",
-    "control_flow",
-    "frames_around",
-    "loop_ends",
-    "one_round_at_a_time",
-    "put_into",
-]
+__all__ = ["HANDS_ON", "Trips", "control_flow", "frames_around", "loop_ends"]
+__all__ += ["one_round_at_a_time", "put_into"]
 
 _ENTERS, _EXITS = ("Enter", "RefEnter"), ("Exit", "RefExit")
 

@@ -28,17 +28,8 @@ import tensorflow as tf
 from lms.errors import UnsupportedError
 from lms.tf import compat
 
-__all__ = [
-    "PREPARING",
-    "TracedFunction",
-    "as_function",
-    "called_signature",
-    "flat_specs",
-    "input_specs",
-    "read_signature",
-    "signature_key",
-    "trace",
-]
+__all__ = ["PREPARING", "TracedFunction", "as_function", "called_signature"]
+__all__ += ["flat_specs", "input_specs", "read_signature", "signature_key", "trace"]
 
 
 # Held by the thread that traces, measures the device or plans for it.

@@ -45,21 +45,9 @@ from lms.tf.passes.compiled import OPEN_COMPILED
 from lms.tf.passes.copy_on_read import COPY_OFF, PIECES, copying
 from lms.units import Bytes, format_bytes
 
-__all__ = [
-    "COPY_HOST_VARIABLES",
-    "HostVariables",
-    "address_of",
-    "bytes_on_host",
-    "is_moved",
-    "let_stay",
-    "lies_on_host",
-    "made_beside",
-    "movable_to_host",
-    "move_to_device",
-    "move_to_host",
-    "take_mark_off",
-    "write_on_host",
-]
+__all__ = ["COPY_HOST_VARIABLES", "HostVariables", "address_of", "bytes_on_host"]
+__all__ += ["is_moved", "let_stay", "lies_on_host", "made_beside", "movable_to_host"]
+__all__ += ["move_to_device", "move_to_host", "take_mark_off", "write_on_host"]
 
 # Ops that read each element about once, or a few rows: they read over the link.
 _OVER_LINK = CHEAP | {"GatherV2", "GatherNd", COPY_IN}

@@ -177,7 +177,7 @@ def _open(graph: Nodes, _: Step, place: "tuple[compat.NodeDef, _Body]") -> None:
     graph.redirect(tensors)
     if computed:
         function = _smaller(body)
-        compat.define_functions([function])
+        compat.define_function(function)
         graph.define(function)
         passed = [given[argument.name] for argument in function.signature.input_arg]
         graph.give(call, [*passed, *waits_of(call)])

@@ -56,7 +56,6 @@ from lms.tf.passes.assign_in_place import ASSIGN_IN_PLACE, NOTHING, PLACED
 from lms.tf.passes.compiled import OPEN_COMPILED
 from lms.tf.passes.constant_folding import with_folded
 from lms.tf.passes.copy_on_read import COPY_OFF, copying, with_copies_counted
-from lms.tf.passes.host_lists import LISTS_ON_HOST
 from lms.tf.passes.host_transfers import (
     SIGNS_ON_DEVICE,
     with_host_memory,
@@ -64,7 +63,7 @@ from lms.tf.passes.host_transfers import (
 )
 from lms.tf.passes.host_variables import COPY_HOST_VARIABLES, lies_on_host
 from lms.tf.passes.splitting import SLICE, OpSize, regions, with_slices
-from lms.tf.passes.tensor_lists import HostLists, Lists, find_lists
+from lms.tf.passes.tensor_lists import LISTS_ON_HOST, HostLists, ListFinder, Lists
 from lms.tf.passes.write_order import with_writes
 from lms.units import Bytes
 
@@ -312,7 +311,7 @@ def _seen(
     fixed = control_flow(ordered)
     shapes, varying, guessed = filled_shapes(ordered, shapes, fixed, guesses=guesses)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
-    lists = find_lists(ordered, shapes, guesses=guesses)
+    lists = ListFinder(ordered, shapes, guesses=guesses).found()
     fixed |= lists.sizes.keys() | lists.shared
     ops = [_argument_op(argument) for argument in arguments]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
@@ -520,33 +519,22 @@ def _with_views(ops: Sequence[Op], varying: Collection[str]) -> list[Op]:
     """
     tensors = {tensor.name: tensor for op in ops for tensor in op.outputs}
 
-    def elements(name: str) -> int:
-        return math.prod(tensors[name].shape) if name in tensors else -1
-
     def seen(op: Op) -> Op:
         if not op.inputs or op.persistent or op.name in varying:
             return op
-        if op.type in REDUCTIONS:
-            made = elements(op.outputs[0].name)
-            return (
-                replace(op, alias=op.inputs[0])
-                if elements(op.inputs[0]) == made
-                else op
-            )
+        read = [tensors[name] for name in op.inputs]
         if op.type == LOSS:
-            labels = tensors[op.inputs[1]].size if op.inputs[1] in tensors else 0
-            return replace(op, inplace=labels != op.outputs[1].size)
+            return replace(op, inplace=read[1].size != op.outputs[1].size)
+        elements = {math.prod(tensor.shape) for tensor in (read[0], *op.outputs)}
+        if op.type in REDUCTIONS and len(elements) == 1:
+            return replace(op, alias=read[0].name)
         return op
 
     return [seen(op) for op in ops]
 
 
 def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tensor:
-    """Describe a tensor as plain data; handles and variants count 0 bytes.
-
-    Raises:
-        UnsupportedError: If its size is unknown.
-    """
+    """Describe a tensor as plain data; handles and variants count 0 bytes."""
     if is_open(spec):
         raise UnsupportedError(
             f"Could not plan the step: tensor {name!r} has no largest shape, only "

@@ -23,7 +23,6 @@ from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.tf import compat
 from lms.tf.capture.bound_values import is_open, known_shape
-from lms.tf.capture.bounds import filled_shapes
 from lms.tf.capture.loops import control_flow, loop_ends
 from lms.tf.capture.ops import (
     ALIAS,
@@ -40,7 +39,7 @@ from lms.tf.capture.ops import (
     REPLACES_STATE,
     with_flops,
 )
-from lms.tf.capture.shapes import inferred_shapes, told_shapes
+from lms.tf.capture.shapes import filled_shapes, inferred_shapes, told_shapes
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.nodes import (
     OPAQUE,

@@ -1,7 +1,7 @@
 """Upper bounds of the integers that give other tensors their shapes.
 
 Shapes, parts of shapes and products of sizes are small integer tensors. Where a shape
-depends on values (`lms.tf.capture.bounds`), these integers have bounds too. All rules
+depends on values (`lms.tf.capture.shapes`), these integers have bounds too. All rules
 are for numbers of at least 0; a number that may be negative has no bound.
 
 Beside them stand helpers for specs of tensors, which all rules of shapes use.

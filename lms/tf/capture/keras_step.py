@@ -102,12 +102,7 @@ def own_function(model: keras.Model, kind: str) -> Any:
 
 def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
     """Return one step as a function of a batch. Tracing it builds unbuilt layers."""
-    one_step = {
-        "train": model.train_step,
-        "test": model.test_step,
-        "predict": model.predict_step,
-    }[kind]
-
+    one_step = getattr(model, f"{kind}_step")
     strategy: Any = model.distribute_strategy
 
     @tf.autograph.experimental.do_not_convert

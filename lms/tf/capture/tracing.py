@@ -77,9 +77,14 @@ def read_signature(signature: Sequence[Any]) -> tuple[Any, ...]:
         UnsupportedError: If a dimension beyond the batch is unknown.
     """
     specs = tf.nest.map_structure(_as_spec, tuple(signature))
-    for spec in tf.nest.flatten(specs):
-        if isinstance(spec, tf.TensorSpec):
-            _check_shape(spec.shape, spec.name or "an argument")
+    dense = [s for s in tf.nest.flatten(specs) if isinstance(s, tf.TensorSpec)]
+    for spec in dense:
+        if spec.shape.rank is None or None in spec.shape[1:].as_list():
+            raise UnsupportedError(
+                "a signature must have known dimensions beyond the batch, got "
+                f"{spec.shape} for {spec.name or 'an argument'}. Pad or resize the "
+                "data to one size."
+            )
     return specs
 
 
@@ -116,14 +121,6 @@ def _as_spec(value: Any) -> Any:
         return tf.type_spec_from_value(value)
     tensor = tf.convert_to_tensor(value)
     return tf.TensorSpec(tensor.shape, tensor.dtype)
-
-
-def _check_shape(shape: tf.TensorShape, name: str) -> None:
-    if shape.rank is None or None in shape[1:].as_list():
-        raise UnsupportedError(
-            "a signature must have known dimensions beyond the batch, got "
-            f"{shape} for {name}. Pad or resize the data to one size."
-        )
 
 
 _COMPOSITE = ("Sparse", "Ragged")  # prefixes of types of tensors and specs

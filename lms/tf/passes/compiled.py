@@ -122,7 +122,7 @@ class _Body:
 
     def is_computed(self, result: str) -> bool:
         """Tell whether a result is neither an argument nor a variable's value."""
-        return result not in self.arguments and _node(result) not in self.reads
+        return result not in self.arguments and source_of(result) not in self.reads
 
     def type_of(self, argument: str) -> int:
         """Return an argument's type; for a variable's handle, the value's type."""
@@ -133,25 +133,21 @@ class _Body:
 
     def needed(self) -> list[compat.NodeDef]:
         """Return the nodes that the computed results need."""
-        pending = [_node(value) for value in self.results if self.is_computed(value)]
+        pending = [source_of(name) for name in self.results if self.is_computed(name)]
         seen: set[str] = set()
         while pending:
             name = pending.pop()
             if name in self.nodes and name not in seen | self.reads.keys():
                 seen.add(name)
-                pending += [_node(value) for value in data_of(self.nodes[name])]
+                pending += map(source_of, data_of(self.nodes[name]))
         return [node for name, node in self.nodes.items() if name in seen]
 
     def _source(self, value: str) -> str:
         """Return the value that ops pass on to `value`, or `value` itself."""
-        while (node := self.nodes.get(_node(value))) is not None and node.op in _SAME:
-            value = node.input[0]
-        return value
-
-
-def _node(value: str) -> str:
-    """Return the node, or the argument, of a function's value `node:output:0`."""
-    return value.partition(":")[0]
+        node = self.nodes.get(source_of(value))
+        if node is None or node.op not in _SAME:
+            return value
+        return self._source(node.input[0])
 
 
 def _open(graph: Nodes, _: Step, place: "tuple[compat.NodeDef, _Body]") -> None:
@@ -172,7 +168,7 @@ def _open(graph: Nodes, _: Step, place: "tuple[compat.NodeDef, _Body]") -> None:
         if body.is_computed(result):
             computed += 1
         else:
-            argument = body.reads.get(_node(result), result)
+            argument = body.reads.get(source_of(result), result)
             tensors[f"{call.name}:{i}"] = full_name(given[argument])
     graph.redirect(tensors)
     if computed:

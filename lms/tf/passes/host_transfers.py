@@ -89,12 +89,8 @@ def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
         >>> made.outputs[0].size, made.persistent
         (24, False)
     """
-    read = {
-        name
-        for op in ops
-        if op.name not in elsewhere and not op.fixed
-        for name in op.inputs
-    }
+    free = [op for op in ops if not op.fixed]
+    read = {name for op in free if op.name not in elsewhere for name in op.inputs}
     return [
         _received(op, read) if op.name in elsewhere and not op.fixed else op
         for op in ops

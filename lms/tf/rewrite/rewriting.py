@@ -209,12 +209,8 @@ def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
         waits.prepare()
     except CycleError as error:
         *cycle, _ = error.args[1]  # ends with its first op
+        shown = [*map(repr, cycle[:_SHOWN]), *["..."] * (len(cycle) > _SHOWN)]
         raise PlanError(
             f"the plan makes {len(cycle)} ops wait in a circle, each for the one "
-            f"before it: {_shortened(cycle)}. Report the model, or plan it anew."
+            f"before it: {', '.join(shown)}. Report the model, or plan it anew."
         ) from error
-
-
-def _shortened(names: Sequence[str]) -> str:
-    shown = [repr(name) for name in names[:_SHOWN]]
-    return ", ".join(shown + ["..."] * (len(names) > _SHOWN))

@@ -12,9 +12,9 @@ Assumptions
 """
 
 import math
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import tensorflow as tf
@@ -419,28 +419,18 @@ def _sorted(
     """
     by_name = {node.name: node for node in nodes}
     given = {argument.name for argument in arguments}
-    waiting: dict[str, int] = {}
-    followers: dict[str, list[str]] = {name: [] for name in by_name}
+    order: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(by_name, ()))
     for node in nodes:
         sources = {source_of(name) for name in node.input} - given
         if node.op == "Merge":
             sources = {n for n in sources if by_name[n].op != "NextIteration"}
-        sources |= set(ends.get(node.name, ()))
-        waiting[node.name] = len(sources)
-        for source in sources:
-            followers[source].append(node.name)
-    queue = deque(node.name for node in nodes if waiting[node.name] == 0)
-    ordered: list[compat.NodeDef] = []
-    while queue:
-        name = queue.popleft()
-        ordered.append(by_name[name])
-        for follower in followers[name]:
-            waiting[follower] -= 1
-            if waiting[follower] == 0:
-                queue.append(follower)
-    if len(ordered) != len(nodes):
-        raise UnsupportedError("Could not sort the ops: a cycle is outside of loops.")
-    return ordered
+        order.add(node.name, *sources.union(ends.get(node.name, ())))
+    try:
+        return [by_name[name] for name in order.static_order()]
+    except CycleError as error:
+        raise UnsupportedError(
+            "Could not sort the ops: a cycle is outside of loops."
+        ) from error
 
 
 def _argument_op(argument: Argument) -> Op:

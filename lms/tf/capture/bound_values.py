@@ -57,9 +57,7 @@ class Values:
     """
 
     def __init__(
-        self,
-        nodes: Mapping[str, compat.NodeDef],
-        bound: Callable[[str], Shape | None],
+        self, nodes: Mapping[str, compat.NodeDef], bound: Callable[[str], Shape | None]
     ) -> None:
         self._nodes = nodes
         self._bound = bound

@@ -237,9 +237,7 @@ def loop_ends(ordered: Sequence[compat.NodeDef]) -> Mapping[str, tuple[str, ...]
     return {name: tuple(ends[around]) for name, around in exits.items()}
 
 
-def frames_around(
-    ordered: Sequence[compat.NodeDef],
-) -> dict[str, tuple[str, ...]]:
+def frames_around(ordered: Sequence[compat.NodeDef]) -> dict[str, tuple[str, ...]]:
     """Map each node to the names of the loops around its outputs, the innermost last.
 
     Args:
@@ -248,9 +246,7 @@ def frames_around(
     loops: dict[str, tuple[str, ...]] = {}
     for node in ordered:
         around = max(
-            (loops.get(source_of(name), ()) for name in node.input),
-            key=len,
-            default=(),
+            (loops.get(source_of(name), ()) for name in node.input), key=len, default=()
         )
         if node.op in _ENTERS:
             around = (*around, compat.attribute(node, "frame_name").s.decode())

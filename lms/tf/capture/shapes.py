@@ -291,11 +291,9 @@ def _with_element_shapes(
             popped += [shape, copy]
             continue
         limit = compat.constant(f"{name}/limit", -1, tf.int32)
-        made = compat.NodeDef(
-            name=name, op="EmptyTensorList", input=[shape.name, limit.name]
-        )
-        made.attr["element_dtype"].CopyFrom(compat.attribute(node, "element_dtype"))
-        made.attr["shape_type"].type = tf.int32.as_datatype_enum
+        inputs, kind = [shape.name, limit.name], node.attr["element_dtype"].type
+        types = {"element_dtype": kind, "shape_type": tf.int32}
+        made = compat.made_node(name, "EmptyTensorList", inputs, **types)
         copy.input[0] = name
         popped += [shape, limit, made, copy]
     return popped

@@ -128,16 +128,13 @@ _COMPOSITE = ("Sparse", "Ragged")  # prefixes of types of tensors and specs
 
 def signature_key(tensors: Sequence[Any]) -> str:
     """Return a text that is equal for tensors and specs of equal types and shapes."""
-    return str(
-        tf.nest.map_structure(
-            lambda t: (
-                (type(t).__name__.startswith(_COMPOSITE), t.dtype.name, str(t.shape))
-                if hasattr(t, "dtype")
-                else str(t)
-            ),
-            list(tensors),
-        )
-    )
+
+    def key(t: Any) -> Any:
+        if not hasattr(t, "dtype"):
+            return str(t)
+        return type(t).__name__.startswith(_COMPOSITE), t.dtype.name, str(t.shape)
+
+    return str(tf.nest.map_structure(key, list(tensors)))
 
 
 def input_specs(traced: TracedFunction) -> list[tf.TensorSpec]:

@@ -195,10 +195,8 @@ def _smaller(body: _Body) -> Any:
     signature.name = f"{body.function.signature.name}_lms"
     values = {f"{name}:value:0": handle for name, handle in body.reads.items()}
     for node in body.needed():
-        copy = function.node_def.add()
-        copy.CopyFrom(node)
-        del copy.input[:]
-        copy.input.extend(values.get(name, name) for name in data_of(node))
+        inputs = [values.get(name, name) for name in data_of(node)]
+        function.node_def.append(compat.copied(node, inputs))
     used = {name for node in function.node_def for name in node.input}
     for argument in body.arguments:
         if argument in used:
@@ -217,13 +215,10 @@ def _smaller(body: _Body) -> Any:
 def _call(node: compat.NodeDef, function: Any) -> None:
     """Let a call call a function without variables."""
     node.op = "PartitionedCall"
-    node.attr["f"].func.name = function.signature.name
-    for key, args in (
-        ("Tin", function.signature.input_arg),
-        ("Tout", function.signature.output_arg),
-    ):
-        node.attr[key].list.ClearField("type")
-        node.attr[key].list.type.extend(arg.type for arg in args)
+    signature = function.signature
+    node.attr["f"].func.name = signature.name
+    for key, args in (("Tin", signature.input_arg), ("Tout", signature.output_arg)):
+        node.attr[key].list.type[:] = [arg.type for arg in args]
     for key in ("_read_only_resource_inputs", "_input_hostmem"):
         if key in node.attr:
             node.attr[key].list.ClearField("i")

@@ -59,13 +59,11 @@ def _int(node: compat.NodeDef | None) -> int | None:
 def _on_device(graph: Nodes, _: Step, less: compat.NodeDef) -> None:
     """Compare a sign, as one of 1.0, on the device."""
     name, device = less.name, less.device
-    one = compat.constant(f"{name}/one", _ONE, tf.int32, device)
-    zero = compat.constant(f"{name}/zero", 0.0, tf.float32, device)
+    one = graph.add(compat.constant(f"{name}/one", _ONE, tf.int32, device), less)
+    zero = graph.add(compat.constant(f"{name}/zero", 0.0, tf.float32, device), less)
     both, types = [less.input[0], one.name], {"T": tf.int32, "type": tf.float32}
-    bits = compat.made_node(f"{name}/bits", "BitwiseOr", both, device, T=tf.int32)
-    sign = compat.made_node(f"{name}/sign", "Bitcast", [bits.name], device, **types)
-    for new in (one, zero, bits, sign):
-        graph.add(new, before=less)
+    bits = graph.make(f"{name}/bits", "BitwiseOr", both, device, less, T=tf.int32)
+    sign = graph.make(f"{name}/sign", "Bitcast", [bits.name], device, less, **types)
     graph.give(less, [sign.name, zero.name, *waits_of(less)])
     less.attr["T"].type = tf.float32.as_datatype_enum
 

@@ -273,8 +273,14 @@ def movable_to_host(
         if op.alias is None and not op.type.startswith(_KNOWN)
         for name in op.inputs
     }
+    on_card = {
+        op.inputs[0]
+        for op in graph.ops
+        if op.reads_state
+        and any(r.type not in _OVER_LINK for r in graph.consumers[f"{op.name}:0"])
+    }
     found = [
-        (name in _copied(graph), -size_of(handle), name)
+        (name in on_card, -size_of(handle), name)
         for name, (handle, _) in variables.items()
         if handle.device == device
         and compat.has_op(COPY_IN)
@@ -283,18 +289,6 @@ def movable_to_host(
         and not lies_on_host(handle)
     ]
     return [variables[name][0] for *_, name in sorted(found)]
-
-
-def _copied(graph: GraphView) -> set[str]:
-    """Return names of handles of variables that some op must read from the card."""
-    return {
-        op.inputs[0]
-        for op in graph.ops
-        if op.reads_state
-        and any(
-            reader.type not in _OVER_LINK for reader in graph.consumers[f"{op.name}:0"]
-        )
-    }
 
 
 def _read_often(

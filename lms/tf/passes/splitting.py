@@ -136,13 +136,9 @@ class Cuts:
         key = op.name, parts
         if key not in self._known:
             found = cuts(self._shaped(op), parts) if self._is_open(op, parts) else []
+            whole = [i for i, name in enumerate(op.inputs) if name in self._varying]
             self._known[key] = [
-                cut
-                for cut in found
-                if not any(
-                    axis is not None and name in self._varying
-                    for name, axis in zip(op.inputs, cut.inputs, strict=True)
-                )
+                cut for cut in found if all(cut.inputs[i] is None for i in whole)
             ]
         return self._known[key]
 
@@ -279,12 +275,7 @@ def _numbers(op: Op, wanted: float) -> list[int]:
 
 
 def _grown(
-    step: Cuts,
-    op: Op,
-    cut: Cut,
-    parts: int,
-    large: Bytes,
-    taken: Mapping[str, Region],
+    step: Cuts, op: Op, cut: Cut, parts: int, large: Bytes, taken: Mapping[str, Region]
 ) -> Region:
     """Grow a region over all ops that follow a cut along large tensors."""
     graph, found = step.graph, {op.name: cut}
@@ -322,10 +313,7 @@ def _fits(op: Op, cut: Cut, axes: Mapping[str, int]) -> bool:
 
 
 def _left(
-    step: Cuts,
-    region: Region,
-    needs: Mapping[str, Bytes],
-    found: Mapping[str, Region],
+    step: Cuts, region: Region, needs: Mapping[str, Bytes], found: Mapping[str, Region]
 ) -> tuple[Bytes, Bytes]:
     """Return (need of a region's largest op after the split, bytes to concatenate)."""
     graph, joined = step.graph, 0
@@ -383,7 +371,6 @@ class _Cutter:
     _constants: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
     def all(self) -> list[compat.NodeDef]:
-        """Return all nodes."""
         graph, split = self._nodes, list[compat.NodeDef]()
         for node in graph:
             if node.name not in self._region:
@@ -402,7 +389,6 @@ class _Cutter:
         return [*graph]
 
     def _inputs(self, node: compat.NodeDef, part: int) -> list[str]:
-        """Return the inputs of a node's part."""
         region = self._region[node.name]
         cut, inputs = region.cuts[node.name], list[str]()
         for i, name in enumerate(data_of(node)):

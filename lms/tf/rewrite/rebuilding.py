@@ -103,10 +103,8 @@ def rebuild(
     if as_traced:
         opened = input_specs(traced)
         specs[: len(opened)] = opened
-    arguments = [
-        (a.name, spec, a.variable)
-        for a, spec in zip(step.arguments, specs, strict=True)
-    ]
+    pairs = zip(step.arguments, specs, strict=True)
+    arguments = [(a.name, spec, a.variable) for a, spec in pairs]
     return RebuiltStep(
         function=compat.build_function(graph_def, arguments, step.outputs),
         captures=traced.captures,

@@ -378,7 +378,6 @@ def _cut(
 
 
 def _numbered(traced: TracedFunction, kind: str) -> dict[int, compat.NodeDef]:
-    """Return the nodes of a function's arguments or results by index."""
     nodes = (node for node in traced.graph_def.node if node.op == kind)
     return {compat.attribute(node, "index").i: node for node in nodes}
 

@@ -46,7 +46,7 @@ from lms.tf.capture.bound_values import (
 )
 from lms.tf.capture.loops import HANDS_ON, put_into
 from lms.tf.capture.ops import BOUNDS, LOOPS
-from lms.tf.nodes import bytes_of, data_of, index_of, source_of
+from lms.tf.nodes import bytes_of, data_of, index_of, source_of, with_numbers
 
 __all__ = ["filled_shapes", "inferred_shapes", "told_shapes"]
 
@@ -98,7 +98,8 @@ def inferred_shapes(
     specs, told = Specs(), set[str]()
     elements, lengths = dict[str, Shape](), dict[str, int]()
     for _ in range(_ROUNDS):
-        straight = _with_lengths(_with_element_shapes(straight, elements), lengths)
+        straight = _with_element_shapes(straight, elements)
+        straight = with_numbers(straight, "num_elements", lengths)
         try:
             specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
         except ValueError as error:
@@ -259,16 +260,6 @@ def _lengths(by_name: Mapping[str, compat.NodeDef], specs: Specs) -> dict[str, i
             if is_open and (known := length(node.input[0])) is not None:
                 found[node.name] = known
     return found
-
-
-def _with_lengths(
-    nodes: Sequence[compat.NodeDef], lengths: Mapping[str, int]
-) -> list[compat.NodeDef]:
-    stacked = [compat.copied(n) if n.name in lengths else n for n in nodes]
-    for node in stacked:
-        if node.name in lengths:
-            node.attr["num_elements"].i = lengths[node.name]
-    return stacked
 
 
 def _with_element_shapes(

@@ -55,7 +55,6 @@ def _assignments(graph: Nodes, step: Step) -> Iterator[compat.NodeDef]:
 
 
 def _in_place(graph: Nodes, _: Step, node: compat.NodeDef) -> None:
-    """Let an assignment copy the value into the variable's memory."""
     handle, value, *controls = node.input
     value_made = [f"^{source_of(value)}"] if graph.get(value) else []  # no argument
     dtype = tf.as_dtype(compat.attribute(node, "dtype").type)

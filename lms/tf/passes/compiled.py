@@ -15,18 +15,13 @@ An output that a function only passes on shares its argument's buffer, as XLA's 
 write the variable. Outside of the call, both are ordinary tensors that can be swapped.
 All computed outputs stay compiled as they were.
 
-XLA allocates its scratch as one block, which may be many times the call's inputs and
-outputs: the filter gradient of a grouped convolution holds, twice, the gradient of a
-filter between all channels. XLA's compiler tells the bytes without a run.
-
-Sources: `LowerFunctionalOpsPass` in lower_functional_ops.cc, `BufferAllocationProto` in
-xla/service/hlo.proto.
+Source: `LowerFunctionalOpsPass` in lower_functional_ops.cc.
 
 Known weakness: functions that write variables or call functions stay as they are, and
 so do functions without XLA that ask not to be inlined.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -35,7 +30,7 @@ from lms.tf import compat
 from lms.tf.nodes import Nodes, data_of, full_name, source_of, waits_of
 from lms.tf.passes import Pass, Step
 
-__all__ = ["OPEN_COMPILED", "compiled_scratch", "is_compiled"]
+__all__ = ["OPEN_COMPILED", "is_compiled"]
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _MARK = "_XlaMustCompile"
@@ -47,24 +42,6 @@ _SAME = frozenset({"Identity", "StopGradient", "PreventGradient"})
 def is_compiled(node: compat.NodeDef) -> bool:
     """Tell whether a node is a call that XLA compiles."""
     return node.op in _CALLS and compat.attribute(node, _MARK).b
-
-
-def compiled_scratch(
-    node: compat.NodeDef, inputs: Sequence[tf.TensorSpec], device: str
-) -> int | None:
-    """Ask XLA for the bytes that a call needs beside its inputs and outputs.
-
-    Args:
-        node: The call.
-        inputs: Types and shapes of the call's inputs.
-        device: Full name of the call's device.
-
-    Returns:
-        None if XLA does not tell: an argument is a variable, or XLA needs its value.
-    """
-    if any(spec.dtype == tf.resource for spec in inputs):
-        return None
-    return compat.compiled_scratch(_called(node), tuple(inputs), device)
 
 
 def _calls(graph: Nodes, step: Step) -> Iterator[tuple[compat.NodeDef, "_Body"]]:
@@ -132,7 +109,6 @@ class _Body:
         return self.arguments[argument]
 
     def needed(self) -> list[compat.NodeDef]:
-        """Return the nodes that the computed results need."""
         pending = [source_of(name) for name in self.results if self.is_computed(name)]
         seen: set[str] = set()
         while pending:
@@ -213,7 +189,6 @@ def _smaller(body: _Body) -> Any:
 
 
 def _call(node: compat.NodeDef, function: Any) -> None:
-    """Let a call call a function without variables."""
     node.op = "PartitionedCall"
     signature = function.signature
     node.attr["f"].func.name = signature.name

@@ -57,7 +57,6 @@ def _int(node: compat.NodeDef | None) -> int | None:
 
 
 def _on_device(graph: Nodes, _: Step, less: compat.NodeDef) -> None:
-    """Compare a sign, as one of 1.0, on the device."""
     name, device = less.name, less.device
     one = graph.add(compat.constant(f"{name}/one", _ONE, tf.int32, device), less)
     zero = graph.add(compat.constant(f"{name}/zero", 0.0, tf.float32, device), less)
@@ -122,7 +121,6 @@ def with_host_memory(
 
 
 def _in_host_memory(op: Op, numbers: Collection[int], read: Collection[str]) -> Op:
-    """Return the op with the numbered outputs in the host's memory."""
     kept = [op.outputs[i] for i in numbers if op.outputs[i].size]
     if not kept:
         return op
@@ -141,13 +139,6 @@ def _received(op: Op, read: Collection[str]) -> Op:
     )
     if not any(tensor.size for tensor in outputs):
         return op
-    return replace(
-        op,
-        outputs=outputs,
-        persistent=False,
-        inplace=False,
-        repeatable=False,
-        constant=False,
-        reads_state=False,
-        from_host=True,
-    )
+    never = ("persistent", "inplace", "repeatable", "constant", "reads_state")
+    how = dict.fromkeys(never, False)
+    return replace(op, outputs=outputs, from_host=True, **how)

@@ -308,7 +308,6 @@ def _axes(op: Op, cut: Cut) -> Iterator[tuple[str, int | None]]:
 
 
 def _fits(op: Op, cut: Cut, axes: Mapping[str, int]) -> bool:
-    """Tell whether a cut agrees with the axes chosen so far."""
     return all(axes.get(name, axis) == axis for name, axis in _axes(op, cut))
 
 

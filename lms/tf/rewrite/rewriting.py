@@ -101,7 +101,6 @@ class _Rewriter:
         self._outside: list[tuple[str, str]] = []  # ops that are not ordered
 
     def move(self, swap: ResolvedSwap, prefix: str) -> None:
-        """Add a tensor's swap-out and swap-ins."""
         tensor = swap.buffer.root
         device = self.nodes[op_of(tensor)].device
         types = {"T": self._graph.tensors[tensor].dtype}

@@ -384,11 +384,8 @@ def _numbered(traced: TracedFunction, kind: str) -> dict[int, compat.NodeDef]:
 
 def _draw(nodes: Sequence[compat.NodeDef], iterator: str) -> compat.NodeDef:
     """Return the op that draws the step's batch from the iterator argument."""
-    draws = [
-        node
-        for node in nodes
-        if node.op == "IteratorGetNext" and source_of(node.input[0]) == iterator
-    ]
+    drawing = (node for node in nodes if node.op == "IteratorGetNext")
+    draws = [node for node in drawing if source_of(node.input[0]) == iterator]
     if len(draws) != 1:
         raise UnsupportedError(
             f"a step must draw one batch from its iterator, got {len(draws)} draws. "

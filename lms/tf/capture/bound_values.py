@@ -27,7 +27,6 @@ Shape: TypeAlias = tuple[int, ...]
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 """Types and shapes of an op's outputs, by op name."""
 
-
 _MOST = 64  # numbers of a constant that is looked at; shapes have fewer
 _WHOLE = frozenset({tf.int32.as_datatype_enum, tf.int64.as_datatype_enum})
 

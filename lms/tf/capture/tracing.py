@@ -31,7 +31,6 @@ from lms.tf import compat
 __all__ = ["PREPARING", "TracedFunction", "as_function", "called_signature"]
 __all__ += ["flat_specs", "input_specs", "read_signature", "signature_key", "trace"]
 
-
 # Held by the thread that traces, measures the device or plans for it.
 PREPARING = RLock()
 

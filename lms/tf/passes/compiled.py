@@ -71,26 +71,19 @@ class _Body:
             self._source(function.ret[out.name])
             for out in function.signature.output_arg
         ]
-        self.reads = {
-            node.name: node.input[0]
-            for node in function.node_def
-            if node.op == "ReadVariableOp"
-        }
+        reads = (node for node in function.node_def if node.op == "ReadVariableOp")
+        self.reads = {node.name: node.input[0] for node in reads}
 
     @property
     def can_be_opened(self) -> bool:
         """Tell whether the function has no effects and only reads variables' values."""
         resource = tf.resource.as_datatype_enum
         handles = {name for name, kind in self.arguments.items() if kind == resource}
-        if not handles.isdisjoint(self.results):
+        others = (node for name, node in self.nodes.items() if name not in self.reads)
+        if any(compat.is_stateful_or_calls(n) or handles & {*n.input} for n in others):
             return False
-        for node in self.nodes.values():
-            if node.name in self.reads:
-                if node.input[0] not in handles:
-                    return False
-            elif compat.is_stateful_or_calls(node) or handles & set(node.input):
-                return False
-        return True
+        reads_arguments = handles.issuperset(self.reads.values())
+        return reads_arguments and handles.isdisjoint(self.results)
 
     @property
     def hands_on(self) -> bool:

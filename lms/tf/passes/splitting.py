@@ -59,7 +59,6 @@ _FEW = 16
 
 _MOST_PARTS = 64
 
-
 _Nodes: TypeAlias = Mapping[str, compat.NodeDef]
 _Proof: TypeAlias = Callable[[GraphView, _Nodes, Op, Cut, int], bool]
 

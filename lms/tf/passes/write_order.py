@@ -70,8 +70,7 @@ def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
 def _gate(graph: GraphView, inner: Op) -> str | None:
     """Return the op outside of loops and branches that a write inside must wait for.
 
-    This op makes a Switch's predicate or an Enter's value. The search back stops at a
-    Merge of branches, which waits for only one of its inputs.
+    The search back stops at a Merge of branches, which waits for one of its inputs.
     """
     pending, seen = [inner], {inner.name}
     while pending:

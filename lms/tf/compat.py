@@ -65,50 +65,16 @@ from tensorflow.python.util import _pywrap_determinism, _pywrap_util_port
 # Profiles that `tf.profiler` writes. Their reader, a TensorBoard plugin, is not here.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2 as _xplane
 
-__all__ = [
-    "GraphDef",
-    "Input",
-    "NodeDef",
-    "XSpace",
-    "address_of",
-    "aligned",
-    "allocator_limit",
-    "attribute",
-    "build_function",
-    "calls_in",
-    "compiled_scratch",
-    "constant",
-    "copied",
-    "define_functions",
-    "device_name",
-    "devices_are_made",
-    "flat_element",
-    "flat_element_specs",
-    "flat_inputs",
-    "get_from_cluster",
-    "graph_def",
-    "handle_spec",
-    "has_op",
-    "host_memory",
-    "host_tensor",
-    "infer_shapes",
-    "is_pure",
-    "is_stateful_or_calls",
-    "made_node",
-    "move_variable",
-    "one_replica_s",
-    "onednn_is_on",
-    "operations",
-    "ops_are_deterministic",
-    "optimised_graph",
-    "pack_outputs",
-    "planned_as_is",
-    "put_in_cluster",
-    "recomputed_by_grappler",
-    "register_host_function",
-    "set_gpu_options",
-    "wait_for_cluster",
-]
+__all__ = ["GraphDef", "Input", "NodeDef", "XSpace", "address_of", "aligned"]
+__all__ += ["allocator_limit", "attribute", "build_function", "calls_in"]
+__all__ += ["compiled_scratch", "constant", "copied", "define_function", "device_name"]
+__all__ += ["devices_are_made", "flat_element", "flat_element_specs", "flat_inputs"]
+__all__ += ["get_from_cluster", "graph_def", "handle_spec", "has_op", "host_memory"]
+__all__ += ["host_tensor", "infer_shapes", "is_pure", "is_stateful_or_calls"]
+__all__ += ["made_node", "move_variable", "one_replica_s", "onednn_is_on", "operations"]
+__all__ += ["ops_are_deterministic", "optimised_graph", "pack_outputs", "planned_as_is"]
+__all__ += ["put_in_cluster", "recomputed_by_grappler", "register_host_function"]
+__all__ += ["set_gpu_options", "wait_for_cluster"]
 
 # Name of an argument's node, its spec, and for a variable's handle the variable's spec.
 Input: TypeAlias = tuple[str, tf.TensorSpec, tf.TensorSpec | None]
@@ -116,6 +82,8 @@ Input: TypeAlias = tuple[str, tf.TensorSpec, tf.TensorSpec | None]
 # Made when their modules are imported: type checkers do not see them.
 XSpace: Any = _xplane.XSpace  # pyright: ignore[reportAttributeAccessIssue]
 HloProto: Any = _hlo.HloProto  # pyright: ignore[reportAttributeAccessIssue]
+
+_eager_context: Callable[[], Any] = _context.context  # its type allows None
 
 _ALIGNMENT = 64  # bytes; Eigen's, with AVX-512
 
@@ -406,8 +374,7 @@ def copied(node: NodeDef, inputs: Iterable[str] | None = None) -> NodeDef:
     copy = NodeDef()
     copy.CopyFrom(node)
     if inputs is not None:
-        del copy.input[:]
-        copy.input.extend(inputs)
+        copy.input[:] = list(inputs)
     return copy
 
 
@@ -423,18 +390,16 @@ def made_node(
 
 def constant(name: str, value: Any, dtype: tf.DType, device: str = "") -> NodeDef:
     """Make a `Const` node."""
-    node = NodeDef(name=name, op="Const", device=device)
-    node.attr["dtype"].type = dtype.as_datatype_enum
+    node = made_node(name, "Const", (), device, dtype=dtype)
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype=dtype))
     return node
 
 
-def define_functions(functions: Iterable[Any]) -> None:
-    """Let nodes of any graph call functions; equal functions may be given again."""
+def define_function(function: Any) -> None:
+    """Let nodes of any graph call a function; equal ones may be given again."""
     context = _eager_context()
-    for function in functions:
-        if not context.has_function(function.signature.name):
-            context.add_function_def(function)
+    if not context.has_function(function.signature.name):
+        context.add_function_def(function)
 
 
 @cache
@@ -443,14 +408,20 @@ def compiled_scratch(
 ) -> int | None:
     """Scratch bytes of a function that XLA compiles, beside inputs and outputs.
 
+    XLA allocates scratch as one block, and its compiler tells the bytes without a run:
+    the filter gradient of a grouped convolution holds, twice, the gradient of a filter
+    between all channels (`BufferAllocationProto` in xla/service/hlo.proto).
+
     Args:
         name: The function's name.
         inputs: Types and shapes of its arguments.
         device: Full name of its device.
 
     Returns:
-        None if XLA cannot compile it, or does not say.
+        None if XLA does not tell: an argument is a variable, or XLA needs its value.
     """
+    if any(spec.dtype == tf.resource for spec in inputs):
+        return None
     context = _eager_context()
     try:
         compiled = context.get_compiler_ir(
@@ -464,9 +435,7 @@ def compiled_scratch(
     except (tf.errors.OpError, ValueError):
         return None
     buffers = HloProto.FromString(compiled).buffer_assignment.buffer_allocations
-    if not buffers:
-        return None
-    return sum(
+    scratch = (
         buffer.size
         for buffer in buffers
         if not (
@@ -476,6 +445,7 @@ def compiled_scratch(
             or buffer.is_thread_local
         )
     )
+    return sum(scratch) if buffers else None
 
 
 def has_op(name: str) -> bool:
@@ -488,36 +458,28 @@ def host_memory(node: NodeDef) -> tuple[frozenset[int], frozenset[int]]:
 
     Kernels of a GPU declare this of shapes, and of most int32 tensors.
     """
-    found = next(_gpu_kernels(node), None)
-    names = () if found is None else tuple(found.host_memory_arg)
-    known: Any = _op_defs.get(node.op)
-    if not names or known is None:
-        return frozenset(), frozenset()
-    inputs, outputs = (
-        _numbers(node, args, names) for args in (known.input_arg, known.output_arg)
-    )
-    return inputs, outputs
-
-
-def _gpu_kernels(node: NodeDef) -> Iterator[Any]:
-    """GPU kernels that match a node's op and types, the highest priority first."""
-    kernels = sorted(_kernels_of(node.op), key=lambda kernel: -kernel.priority)
-    for kernel in kernels:
+    fitting = (
+        kernel
+        for kernel in _gpu_kernels(node.op)
         if all(
             attribute(node, limit.name).type in limit.allowed_values.list.type
             for limit in kernel.constraint
-        ):
-            yield kernel
+        )
+    )
+    found = next(fitting, None)
+    known: Any = _op_defs.get(node.op)
+    if found is None or known is None:
+        return frozenset(), frozenset()
+    read, made, names = known.input_arg, known.output_arg, found.host_memory_arg
+    return _numbers(node, read, names), _numbers(node, made, names)
 
 
 @cache
-def _kernels_of(op: str) -> tuple[Any, ...]:
+def _gpu_kernels(op: str) -> list[Any]:
+    """Kernels of an op, the highest priority first."""
     found: Any = _kernels.get_registered_kernels_for_op(op)
-    return tuple(
-        kernel
-        for kernel in found.kernel
-        if kernel.device_type in ("GPU", "DEFAULT") and not kernel.label
-    )
+    own = (k for k in found.kernel if k.device_type in ("GPU", "DEFAULT"))
+    return sorted((k for k in own if not k.label), key=lambda k: -k.priority)
 
 
 def _numbers(
@@ -552,9 +514,7 @@ def is_pure(node: NodeDef) -> bool:
 
 
 def build_function(
-    graph_def: GraphDef,
-    inputs: Sequence[Input],
-    outputs: Sequence[str],
+    graph_def: GraphDef, inputs: Sequence[Input], outputs: Sequence[str]
 ) -> Any:
     """Build a function of flat tensors from a graph.
 
@@ -570,10 +530,8 @@ def build_function(
     graph.inputs = placeholders
     graph.outputs = [graph.get_tensor_by_name(name) for name in outputs]
     graph.structured_outputs = graph.outputs
-    graph.structured_input_signature = (
-        tuple(tf.TensorSpec(t.shape, t.dtype) for t in placeholders),
-        {},
-    )
+    specs = tuple(tf.TensorSpec(t.shape, t.dtype) for t in placeholders)
+    graph.structured_input_signature = specs, {}
     graph.control_outputs = [
         op for op in graph.get_operations() if op.op_def and op.op_def.is_stateful
     ]
@@ -612,15 +570,9 @@ def _placeholder(
 ) -> tf.Tensor:
     tensor = tf.raw_ops.Placeholder(dtype=spec.dtype, shape=spec.shape, name=name)
     if variable is not None:
-        _handle_data.set_handle_data(
-            tensor,
-            _handle_data.create_handle_data(variable.shape, variable.dtype),
-        )
+        data = _handle_data.create_handle_data(variable.shape, variable.dtype)
+        _handle_data.set_handle_data(tensor, data)
     return tensor
-
-
-def _eager_context() -> Any:
-    return _context.context()
 
 
 @contextmanager

@@ -12,9 +12,9 @@ Assumptions
 """
 
 import math
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import tensorflow as tf
@@ -23,7 +23,6 @@ from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.tf import compat
 from lms.tf.capture.bound_values import is_open, known_shape
-from lms.tf.capture.bounds import filled_shapes
 from lms.tf.capture.loops import control_flow, loop_ends
 from lms.tf.capture.ops import (
     ALIAS,
@@ -40,7 +39,7 @@ from lms.tf.capture.ops import (
     REPLACES_STATE,
     with_flops,
 )
-from lms.tf.capture.shapes import inferred_shapes, told_shapes
+from lms.tf.capture.shapes import filled_shapes, inferred_shapes, told_shapes
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.nodes import (
     OPAQUE,
@@ -56,7 +55,6 @@ from lms.tf.passes.assign_in_place import ASSIGN_IN_PLACE, NOTHING, PLACED
 from lms.tf.passes.compiled import OPEN_COMPILED
 from lms.tf.passes.constant_folding import with_folded
 from lms.tf.passes.copy_on_read import COPY_OFF, copying, with_copies_counted
-from lms.tf.passes.host_lists import LISTS_ON_HOST
 from lms.tf.passes.host_transfers import (
     SIGNS_ON_DEVICE,
     with_host_memory,
@@ -64,7 +62,7 @@ from lms.tf.passes.host_transfers import (
 )
 from lms.tf.passes.host_variables import COPY_HOST_VARIABLES, lies_on_host
 from lms.tf.passes.splitting import SLICE, OpSize, regions, with_slices
-from lms.tf.passes.tensor_lists import HostLists, Lists, find_lists
+from lms.tf.passes.tensor_lists import LISTS_ON_HOST, HostLists, ListFinder, Lists
 from lms.tf.passes.write_order import with_writes
 from lms.units import Bytes
 
@@ -312,7 +310,7 @@ def _seen(
     fixed = control_flow(ordered)
     shapes, varying, guessed = filled_shapes(ordered, shapes, fixed, guesses=guesses)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
-    lists = find_lists(ordered, shapes, guesses=guesses)
+    lists = ListFinder(ordered, shapes, guesses=guesses).found()
     fixed |= lists.sizes.keys() | lists.shared
     ops = [_argument_op(argument) for argument in arguments]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
@@ -380,18 +378,14 @@ def _cut(
 
 
 def _numbered(traced: TracedFunction, kind: str) -> dict[int, compat.NodeDef]:
-    """Return the nodes of a function's arguments or results by index."""
     nodes = (node for node in traced.graph_def.node if node.op == kind)
     return {compat.attribute(node, "index").i: node for node in nodes}
 
 
 def _draw(nodes: Sequence[compat.NodeDef], iterator: str) -> compat.NodeDef:
     """Return the op that draws the step's batch from the iterator argument."""
-    draws = [
-        node
-        for node in nodes
-        if node.op == "IteratorGetNext" and source_of(node.input[0]) == iterator
-    ]
+    drawing = (node for node in nodes if node.op == "IteratorGetNext")
+    draws = [node for node in drawing if source_of(node.input[0]) == iterator]
     if len(draws) != 1:
         raise UnsupportedError(
             f"a step must draw one batch from its iterator, got {len(draws)} draws. "
@@ -421,28 +415,18 @@ def _sorted(
     """
     by_name = {node.name: node for node in nodes}
     given = {argument.name for argument in arguments}
-    waiting: dict[str, int] = {}
-    followers: dict[str, list[str]] = {name: [] for name in by_name}
+    order: TopologicalSorter[str] = TopologicalSorter(dict.fromkeys(by_name, ()))
     for node in nodes:
         sources = {source_of(name) for name in node.input} - given
         if node.op == "Merge":
             sources = {n for n in sources if by_name[n].op != "NextIteration"}
-        sources |= set(ends.get(node.name, ()))
-        waiting[node.name] = len(sources)
-        for source in sources:
-            followers[source].append(node.name)
-    queue = deque(node.name for node in nodes if waiting[node.name] == 0)
-    ordered: list[compat.NodeDef] = []
-    while queue:
-        name = queue.popleft()
-        ordered.append(by_name[name])
-        for follower in followers[name]:
-            waiting[follower] -= 1
-            if waiting[follower] == 0:
-                queue.append(follower)
-    if len(ordered) != len(nodes):
-        raise UnsupportedError("Could not sort the ops: a cycle is outside of loops.")
-    return ordered
+        order.add(node.name, *sources.union(ends.get(node.name, ())))
+    try:
+        return [by_name[name] for name in order.static_order()]
+    except CycleError as error:
+        raise UnsupportedError(
+            "Could not sort the ops: a cycle is outside of loops."
+        ) from error
 
 
 def _argument_op(argument: Argument) -> Op:
@@ -520,33 +504,22 @@ def _with_views(ops: Sequence[Op], varying: Collection[str]) -> list[Op]:
     """
     tensors = {tensor.name: tensor for op in ops for tensor in op.outputs}
 
-    def elements(name: str) -> int:
-        return math.prod(tensors[name].shape) if name in tensors else -1
-
     def seen(op: Op) -> Op:
         if not op.inputs or op.persistent or op.name in varying:
             return op
-        if op.type in REDUCTIONS:
-            made = elements(op.outputs[0].name)
-            return (
-                replace(op, alias=op.inputs[0])
-                if elements(op.inputs[0]) == made
-                else op
-            )
+        read = [tensors[name] for name in op.inputs]
         if op.type == LOSS:
-            labels = tensors[op.inputs[1]].size if op.inputs[1] in tensors else 0
-            return replace(op, inplace=labels != op.outputs[1].size)
+            return replace(op, inplace=read[1].size != op.outputs[1].size)
+        elements = {math.prod(tensor.shape) for tensor in (read[0], *op.outputs)}
+        if op.type in REDUCTIONS and len(elements) == 1:
+            return replace(op, alias=read[0].name)
         return op
 
     return [seen(op) for op in ops]
 
 
 def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tensor:
-    """Describe a tensor as plain data; handles and variants count 0 bytes.
-
-    Raises:
-        UnsupportedError: If its size is unknown.
-    """
+    """Describe a tensor as plain data; handles and variants count 0 bytes."""
     if is_open(spec):
         raise UnsupportedError(
             f"Could not plan the step: tensor {name!r} has no largest shape, only "

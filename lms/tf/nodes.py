@@ -13,6 +13,7 @@ from lms.tf import compat
 
 __all__ = ["COPY_IN", "COPY_OUT", "OPAQUE", "Nodes", "bytes_of", "data_of"]
 __all__ += ["float_bytes", "full_name", "index_of", "source_of", "waits_of"]
+__all__ += ["with_numbers"]
 
 OPAQUE = ("resource", "variant", "string")  # types that count 0 bytes on the device
 
@@ -175,6 +176,17 @@ def data_of(node: compat.NodeDef) -> list[str]:
 def waits_of(node: compat.NodeDef) -> list[str]:
     """Return a node's control inputs, each with its mark `^`."""
     return [name for name in node.input if name.startswith("^")]
+
+
+def with_numbers(
+    nodes: Iterable[compat.NodeDef], key: str, numbers: Mapping[str, int]
+) -> list[compat.NodeDef]:
+    """Return nodes of which the named ones have other numbers as an attribute."""
+    changed = [compat.copied(n) if n.name in numbers else n for n in nodes]
+    for node in changed:
+        if node.name in numbers:
+            node.attr[key].i = numbers[node.name]
+    return changed
 
 
 def bytes_of(spec: tf.TensorSpec) -> int:

@@ -158,11 +158,8 @@ class Shapes:
 
     def _segments(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Return one row for each segment."""
-        data, ids, count = (
-            self._like(node, 0),
-            self._like(node, 1),
-            self._given(node, 2),
-        )
+        data, ids = self._like(node, 0), self._like(node, 1)
+        count = self._given(node, 2)
         return (*count, *data[len(ids) :]) if len(count) == 1 else None
 
     def _sorted_segments(self, node: compat.NodeDef, _: int) -> Shape | None:
@@ -177,10 +174,8 @@ class Shapes:
 
     def _gather(self, node: compat.NodeDef, _: int) -> Shape | None:
         params, ids = self._like(node, 0), self._like(node, 1)
-        at, batch = (
-            self._constant(node, 2)[0] % len(params),
-            attribute(node, "batch_dims"),
-        )
+        at = self._constant(node, 2)[0] % len(params)
+        batch = attribute(node, "batch_dims")
         return None if batch < 0 else (*params[:at], *ids[batch:], *params[at + 1 :])
 
     def _rows_of(self, node: compat.NodeDef, _: int) -> Shape | None:

@@ -1,7 +1,7 @@
 """Upper bounds of the integers that give other tensors their shapes.
 
 Shapes, parts of shapes and products of sizes are small integer tensors. Where a shape
-depends on values (`lms.tf.capture.bounds`), these integers have bounds too. All rules
+depends on values (`lms.tf.capture.shapes`), these integers have bounds too. All rules
 are for numbers of at least 0; a number that may be negative has no bound.
 
 Beside them stand helpers for specs of tensors, which all rules of shapes use.
@@ -26,7 +26,6 @@ Shape: TypeAlias = tuple[int, ...]
 
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 """Types and shapes of an op's outputs, by op name."""
-
 
 _MOST = 64  # numbers of a constant that is looked at; shapes have fewer
 _WHOLE = frozenset({tf.int32.as_datatype_enum, tf.int64.as_datatype_enum})
@@ -57,9 +56,7 @@ class Values:
     """
 
     def __init__(
-        self,
-        nodes: Mapping[str, compat.NodeDef],
-        bound: Callable[[str], Shape | None],
+        self, nodes: Mapping[str, compat.NodeDef], bound: Callable[[str], Shape | None]
     ) -> None:
         self._nodes = nodes
         self._bound = bound

@@ -10,16 +10,8 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 
-__all__ = [
-    "batch_specs",
-    "check_model",
-    "iterator_of",
-    "make_slots",
-    "own_function",
-    "step_of",
-    "step_of_data",
-    "without_optionals",
-]
+__all__ = ["batch_specs", "check_model", "iterator_of", "make_slots", "own_function"]
+__all__ += ["step_of", "step_of_data", "without_optionals"]
 
 _LOG = logging.getLogger("lms")
 
@@ -110,12 +102,7 @@ def own_function(model: keras.Model, kind: str) -> Any:
 
 def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
     """Return one step as a function of a batch. Tracing it builds unbuilt layers."""
-    one_step = {
-        "train": model.train_step,
-        "test": model.test_step,
-        "predict": model.predict_step,
-    }[kind]
-
+    one_step = getattr(model, f"{kind}_step")
     strategy: Any = model.distribute_strategy
 
     @tf.autograph.experimental.do_not_convert

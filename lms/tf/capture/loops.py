@@ -29,17 +29,10 @@ import tensorflow as tf
 
 from lms.tf import compat
 from lms.tf.capture.ops import CONTROL_FLOW
-from lms.tf.nodes import data_of, source_of
+from lms.tf.nodes import data_of, source_of, with_numbers
 
-__all__ = [
-    "HANDS_ON",
-    "Trips",
-    "control_flow",
-    "frames_around",
-    "loop_ends",
-    "one_round_at_a_time",
-    "put_into",
-]
+__all__ = ["HANDS_ON", "Trips", "control_flow", "frames_around", "loop_ends"]
+__all__ += ["one_round_at_a_time", "put_into"]
 
 _ENTERS, _EXITS = ("Enter", "RefEnter"), ("Exit", "RefExit")
 
@@ -235,18 +228,14 @@ def loop_ends(ordered: Sequence[compat.NodeDef]) -> Mapping[str, tuple[str, ...]
     """
     loops = frames_around(ordered)
     ends: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    exits: dict[str, tuple[str, ...]] = {}
     for node in ordered:
         if node.op in (*_ENTERS, "NextIteration", "RefNextIteration"):
             ends[loops[node.name]].append(node.name)
-        if node.op in _EXITS:
-            exits[node.name] = loops[source_of(node.input[0])]
-    return {name: tuple(ends[around]) for name, around in exits.items()}
+    exits = (node for node in ordered if node.op in _EXITS)
+    return {node.name: tuple(ends[loops[source_of(node.input[0])]]) for node in exits}
 
 
-def frames_around(
-    ordered: Sequence[compat.NodeDef],
-) -> dict[str, tuple[str, ...]]:
+def frames_around(ordered: Sequence[compat.NodeDef]) -> dict[str, tuple[str, ...]]:
     """Map each node to the names of the loops around its outputs, the innermost last.
 
     Args:
@@ -254,11 +243,8 @@ def frames_around(
     """
     loops: dict[str, tuple[str, ...]] = {}
     for node in ordered:
-        around = max(
-            (loops.get(source_of(name), ()) for name in node.input),
-            key=len,
-            default=(),
-        )
+        sources = (loops.get(source_of(name), ()) for name in node.input)
+        around = max(sources, key=len, default=())
         if node.op in _ENTERS:
             around = (*around, compat.attribute(node, "frame_name").s.decode())
         if node.op in _EXITS:
@@ -273,8 +259,5 @@ def one_round_at_a_time(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]
     TensorFlow begins up to `parallel_iterations` rounds at once. The tensors that wait
     for later rounds then depend on the machine's threads.
     """
-    alone = [compat.copied(node) if node.op in _ENTERS else node for node in nodes]
-    for node in alone:
-        if node.op in _ENTERS:
-            node.attr["parallel_iterations"].i = 1
-    return alone
+    enters = dict.fromkeys((node.name for node in nodes if node.op in _ENTERS), 1)
+    return with_numbers(nodes, "parallel_iterations", enters)

@@ -216,7 +216,8 @@ def flops_of(graph: GraphView, op: Op, equation: str = "") -> int:
         True
     """
     made = op.outputs[0].shape if op.outputs else ()
-    first, second, third = _input_shapes(graph, op)
+    read = [graph.tensors[name].shape for name in op.inputs[:3]]
+    first, second, third = read + [()] * (3 - len(read))
     kind = op.type.removeprefix("_Fused")
     if kind.startswith(("Conv2DBackpropFilter", "Conv3DBackpropFilter")):
         return _convolution(made, third)
@@ -231,12 +232,6 @@ def flops_of(graph: GraphView, op: Op, equation: str = "") -> int:
     if "MatMul" in kind and first and made:
         return 2 * math.prod(made) * _contracted(first, made)
     return 0
-
-
-def _input_shapes(graph: GraphView, op: Op) -> list[tuple[int, ...]]:
-    """Return shapes of the first three inputs, () for absent ones."""
-    shapes = [graph.tensors[name].shape for name in op.inputs[:3]]
-    return shapes + [()] * (3 - len(shapes))
 
 
 def _convolution(kernel: tuple[int, ...], made: tuple[int, ...]) -> int:

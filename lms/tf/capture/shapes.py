@@ -1,25 +1,41 @@
-"""Shapes of all tensors of a step, as TensorFlow infers them.
+"""Shapes of all tensors of a step: as TensorFlow infers them, bounded, or guessed.
 
 TensorFlow's inference leaves shapes open that change, or could change, in a step. Some
-are closed here, and `bounds.py` fills in the others:
+are closed by what the graph tells:
 
     loop variables            the shape of the first round: loops keep their shapes
                               unless they were given shape invariants
     elements of lists         the largest shape that ops put in (a loop's lists hold
                               tensors for its gradient)
 
+Others depend on values, and get a bound:
+
+    ids ──> Unique ──> Shape ──> StridedSlice ─┐ number of segments: at most len(ids)
+               └ at most as long as ids        └──> UnsortedSegmentSum: as many rows
+
+A bound is sound: no values make an axis of a tensor longer. An op without a rule has no
+bound, nor has a tensor that a loop changes from round to round. In loops and branches a
+tensor without a bound is taken to be as large as the largest tensor of known size in
+any of them: index sets of sparse gradients are no larger. Elsewhere it is guessed to
+have as many elements as its op's largest input.
+
+Known weaknesses: a tensor smaller than its bound leaves bytes free that the plan counts
+as taken, so the allocator may place other tensors elsewhere than in the plan. Sizes in
+loops and branches are guesses that do not count as guessed.
+
 Sources: `Enter`, `Merge` in control_flow_ops.cc and `TensorListPopBack` in list_ops.cc,
 tensorflow/core/ops.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.tf import compat
+from lms.tf.capture.bound_rules import Shapes
 from lms.tf.capture.bound_values import (
     Shape,
     Specs,
@@ -29,10 +45,10 @@ from lms.tf.capture.bound_values import (
     with_shapes,
 )
 from lms.tf.capture.loops import HANDS_ON, put_into
-from lms.tf.capture.ops import LOOPS
-from lms.tf.nodes import data_of, index_of, source_of
+from lms.tf.capture.ops import BOUNDS, LOOPS
+from lms.tf.nodes import bytes_of, data_of, index_of, source_of, with_numbers
 
-__all__ = ["inferred_shapes", "told_shapes"]
+__all__ = ["filled_shapes", "inferred_shapes", "told_shapes"]
 
 # Shapes are inferred at most 33 times: a gradient's lists depend on its loop's, and a
 # layer's lists on those of the layer before.
@@ -44,6 +60,17 @@ _KEEPS_LENGTH = HANDS_ON | {"TensorListSetItem", "ZerosLike", "AddN"}
 # Ops that read a list: the output with the elements, and the input with their shape.
 _OF_LISTS = {"TensorListPopBack": 1, "TensorListGetItem": 0, "TensorListStack": 0}
 _ASKED = {"TensorListGetItem": 2, "TensorListStack": 1}
+
+# Ops that join all inputs into one tensor.
+_JOINS = ("ConcatV2", "Pack")
+
+# Ops whose output may have more elements than all inputs together.
+_COMBINES = {op for op, rule in BOUNDS.items() if rule in ("broadcast", "product")}
+
+# Ops with their first input's shape, in any layout; gradients whose first input is
+# their shape.
+_LIKE = ("Transpose", "_UnaryOpsComposition")
+_SIZED = ("Conv2DBackpropInput", "Conv3DBackpropInputV2")
 
 
 def inferred_shapes(
@@ -71,13 +98,19 @@ def inferred_shapes(
     specs, told = Specs(), set[str]()
     elements, lengths = dict[str, Shape](), dict[str, int]()
     for _ in range(_ROUNDS):
-        straight = _with_lengths(_with_element_shapes(straight, elements), lengths)
+        straight = _with_element_shapes(straight, elements)
+        straight = with_numbers(straight, "num_elements", lengths)
         try:
             specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
         except ValueError as error:
             if specs:  # elements of one list differ in shape
                 break
-            raise UnsupportedError(_not_imported(error)) from error
+            raise UnsupportedError(
+                "Could not import the step's graph into TensorFlow: "
+                f"{' '.join(str(error).split())[:300]}. Turn off the pass that fuses "
+                "ops, tf.config.optimizer.set_experimental_options({'remapping': "
+                "False}), or train without large model support."
+            ) from error
         told |= elements.keys()
         elements = {
             node.name: shape
@@ -116,6 +149,38 @@ def told_shapes(inferred: Specs, traced: tf.Graph) -> Specs:
     return filled
 
 
+def filled_shapes(
+    ordered: Sequence[compat.NodeDef],
+    specs: Mapping[str, list[tf.TensorSpec]],
+    branched: Collection[str],
+    *,
+    guesses: bool,
+) -> tuple[Specs, frozenset[str], tuple[str, ...]]:
+    """Fill in all open shapes.
+
+    Args:
+        ordered: Nodes after their inputs, the edge back to Merge left out.
+        specs: Types and shapes of all outputs, as inferred.
+        branched: Names of the ops in loops and branches.
+        guesses: Whether a combination of two bounds is guessed to be as large as the
+            larger one, and its readers no larger.
+
+    Returns:
+        (all specs, names of the ops with an output that may be smaller than its spec,
+        names of the ops whose shapes were guessed).
+    """
+    shapes = Shapes(ordered, specs)
+    varying = _bound(shapes, ordered)
+    specs = shapes.specs
+    largest = max((bytes_of(s) for name in branched for s in specs[name]), default=0)
+    for name in branched:
+        own = specs[name]
+        sizes = ([-(-largest // s.dtype.size)] if is_open(s) else None for s in own)
+        specs[name] = with_shapes(own, sizes)
+    guessed = _guess(ordered, specs, varying if guesses else frozenset())
+    return specs, frozenset(varying | guessed.keys()), tuple(guessed)
+
+
 def _check_called(nodes: Sequence[compat.NodeDef], library: Any) -> None:
     """Refuse calls of functions that TensorFlow made but does not hand over."""
     known = {function.signature.name for function in library.function}
@@ -127,15 +192,6 @@ def _check_called(nodes: Sequence[compat.NodeDef], library: Any) -> None:
                 "keeps gradients of `_noinline` functions to itself. Remove the "
                 "attribute `_noinline`, or train without large model support."
             )
-
-
-def _not_imported(error: ValueError) -> str:
-    return (
-        "Could not import the step's graph into TensorFlow: "
-        f"{' '.join(str(error).split())[:300]}. Turn off the pass that fuses ops, "
-        "tf.config.optimizer.set_experimental_options({'remapping': False}), or "
-        "train without large model support."
-    )
 
 
 def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
@@ -206,16 +262,6 @@ def _lengths(by_name: Mapping[str, compat.NodeDef], specs: Specs) -> dict[str, i
     return found
 
 
-def _with_lengths(
-    nodes: Sequence[compat.NodeDef], lengths: Mapping[str, int]
-) -> list[compat.NodeDef]:
-    stacked = [compat.copied(n) if n.name in lengths else n for n in nodes]
-    for node in stacked:
-        if node.name in lengths:
-            node.attr["num_elements"].i = lengths[node.name]
-    return stacked
-
-
 def _with_element_shapes(
     nodes: Sequence[compat.NodeDef], elements: Mapping[str, Shape]
 ) -> list[compat.NodeDef]:
@@ -236,11 +282,76 @@ def _with_element_shapes(
             popped += [shape, copy]
             continue
         limit = compat.constant(f"{name}/limit", -1, tf.int32)
-        made = compat.NodeDef(
-            name=name, op="EmptyTensorList", input=[shape.name, limit.name]
-        )
-        made.attr["element_dtype"].CopyFrom(compat.attribute(node, "element_dtype"))
-        made.attr["shape_type"].type = tf.int32.as_datatype_enum
+        inputs, kind = [shape.name, limit.name], node.attr["element_dtype"].type
+        types = {"element_dtype": kind, "shape_type": tf.int32}
+        made = compat.made_node(name, "EmptyTensorList", inputs, **types)
         copy.input[0] = name
         popped += [shape, limit, made, copy]
     return popped
+
+
+def _bound(shapes: Shapes, ordered: Sequence[compat.NodeDef]) -> set[str]:
+    """Fill in bounds; return names of ops with outputs that may be smaller."""
+    varying = set[str]()
+    for node in ordered:
+        specs = shapes.specs[node.name]
+        if any(map(is_open, specs)):
+            found = [shapes.bound(node, i) for i in range(len(specs))]
+            shapes.specs[node.name] = with_shapes(specs, found)
+            source = _shape_of(node, shapes.nodes)
+            if source is None or source in varying:
+                varying.add(node.name)
+    return varying
+
+
+def _shape_of(node: compat.NodeDef, nodes: Mapping[str, compat.NodeDef]) -> str | None:
+    """Return the op whose output has the node's shape, in any layout; or None."""
+    if node.op in _LIKE:
+        return source_of(node.input[0])
+    if node.op not in _SIZED:
+        return None
+    name = node.input[0]
+    size = nodes.get(source_of(name))
+    if size is not None and size.op == "DataFormatVecPermute":
+        name = size.input[0]
+    measured = _measured(name, nodes)
+    return None if measured == name else source_of(measured)
+
+
+def _guess(
+    ordered: Sequence[compat.NodeDef], specs: Specs, bounded: Collection[str]
+) -> dict[str, None]:
+    """Fill in open shapes with as many elements as the op's largest input has.
+
+    Text has no known size: a tensor made of text alone is guessed to have one element.
+    `bounded` names ops whose sizes are bounds, where these may be too large. Return the
+    names of the ops whose shapes were guessed, in order.
+    """
+    guessed = dict[str, None]()
+    nodes = {node.name: node for node in ordered}
+    for node in ordered:
+        read = [_measured(name, nodes) for name in data_of(node)]
+        sources = {source_of(name) for name in read}
+        grows = node.op in _COMBINES and len(sources & set(bounded)) > 1
+        grows = grows or not sources.isdisjoint(guessed)
+        sizes = [_elements(specs[source_of(n)][index_of(n)]) for n in read]
+        most = max(1, sum(sizes) if node.op in _JOINS else max(sizes, default=1))
+        limit = most if node.name in bounded and grows else math.inf
+        found = [is_open(one) or _elements(one) > limit for one in specs[node.name]]
+        if any(found):
+            guessed[node.name] = None
+            shapes = ([most] if each else None for each in found)
+            specs[node.name] = with_shapes(specs[node.name], shapes)
+    return guessed
+
+
+def _measured(name: str, nodes: Mapping[str, compat.NodeDef]) -> str:
+    """Return the tensor whose shape an input is, or the input itself."""
+    node = nodes.get(source_of(name))
+    if node is None or node.op not in ("Shape", "ShapeN"):
+        return name
+    return node.input[index_of(name)]
+
+
+def _elements(spec: tf.TensorSpec) -> int:
+    return bytes_of(spec) // (spec.dtype.size or 1)

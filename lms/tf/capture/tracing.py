@@ -28,18 +28,8 @@ import tensorflow as tf
 from lms.errors import UnsupportedError
 from lms.tf import compat
 
-__all__ = [
-    "PREPARING",
-    "TracedFunction",
-    "as_function",
-    "called_signature",
-    "flat_specs",
-    "input_specs",
-    "read_signature",
-    "signature_key",
-    "trace",
-]
-
+__all__ = ["PREPARING", "TracedFunction", "as_function", "called_signature"]
+__all__ += ["flat_specs", "input_specs", "read_signature", "signature_key", "trace"]
 
 # Held by the thread that traces, measures the device or plans for it.
 PREPARING = RLock()
@@ -86,9 +76,14 @@ def read_signature(signature: Sequence[Any]) -> tuple[Any, ...]:
         UnsupportedError: If a dimension beyond the batch is unknown.
     """
     specs = tf.nest.map_structure(_as_spec, tuple(signature))
-    for spec in tf.nest.flatten(specs):
-        if isinstance(spec, tf.TensorSpec):
-            _check_shape(spec.shape, spec.name or "an argument")
+    dense = [s for s in tf.nest.flatten(specs) if isinstance(s, tf.TensorSpec)]
+    for spec in dense:
+        if spec.shape.rank is None or None in spec.shape[1:].as_list():
+            raise UnsupportedError(
+                "a signature must have known dimensions beyond the batch, got "
+                f"{spec.shape} for {spec.name or 'an argument'}. Pad or resize the "
+                "data to one size."
+            )
     return specs
 
 
@@ -127,29 +122,18 @@ def _as_spec(value: Any) -> Any:
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
-def _check_shape(shape: tf.TensorShape, name: str) -> None:
-    if shape.rank is None or None in shape[1:].as_list():
-        raise UnsupportedError(
-            "a signature must have known dimensions beyond the batch, got "
-            f"{shape} for {name}. Pad or resize the data to one size."
-        )
-
-
 _COMPOSITE = ("Sparse", "Ragged")  # prefixes of types of tensors and specs
 
 
 def signature_key(tensors: Sequence[Any]) -> str:
     """Return a text that is equal for tensors and specs of equal types and shapes."""
-    return str(
-        tf.nest.map_structure(
-            lambda t: (
-                (type(t).__name__.startswith(_COMPOSITE), t.dtype.name, str(t.shape))
-                if hasattr(t, "dtype")
-                else str(t)
-            ),
-            list(tensors),
-        )
-    )
+
+    def key(t: Any) -> Any:
+        if not hasattr(t, "dtype"):
+            return str(t)
+        return type(t).__name__.startswith(_COMPOSITE), t.dtype.name, str(t.shape)
+
+    return str(tf.nest.map_structure(key, list(tensors)))
 
 
 def input_specs(traced: TracedFunction) -> list[tf.TensorSpec]:

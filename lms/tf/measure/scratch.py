@@ -25,7 +25,7 @@ from lms.tf.measure.devices import Device
 from lms.tf.measure.lone_op import LoneOp, lone_ops
 from lms.tf.measure.workspace import limit_in_force
 from lms.tf.nodes import COPY_IN
-from lms.tf.passes.compiled import compiled_scratch, is_compiled
+from lms.tf.passes.compiled import is_compiled
 from lms.units import KIB, Bytes
 
 __all__ = ["is_worth_a_run", "measure_scratch", "with_reserved", "with_scratch"]
@@ -118,8 +118,9 @@ def _scratch_of_compiled(
     ops = [op for op in step.graph.ops if op.name in nodes]
     for op in ops:
         node, tensors = nodes[op.name], [step.graph.tensors[n] for n in op.inputs]
-        specs = [tf.TensorSpec(t.shape, tf.as_dtype(t.dtype)) for t in tensors]
-        if (scratch := compiled_scratch(node, specs, node.device)) is not None:
+        specs = tuple(tf.TensorSpec(t.shape, tf.as_dtype(t.dtype)) for t in tensors)
+        name = compat.attribute(node, "f").func.name
+        if (scratch := compat.compiled_scratch(name, specs, node.device)) is not None:
             found[op.name] = scratch
     for lone in lone_ops(step, (op for op in ops if op.name in found)):
         measured.scratch[lone.key] = found[lone.op.name]

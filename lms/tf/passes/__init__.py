@@ -58,7 +58,3 @@ class Pass:
         """Change all places."""
         for place in self.find(graph, step):
             self.change(graph, step, place)
-
-    def is_ensured(self, graph: Nodes, step: Step) -> bool:
-        """Tell whether nothing is left to change."""
-        return next(self.find(graph, step), None) is None

@@ -55,7 +55,6 @@ def _assignments(graph: Nodes, step: Step) -> Iterator[compat.NodeDef]:
 
 
 def _in_place(graph: Nodes, _: Step, node: compat.NodeDef) -> None:
-    """Let an assignment copy the value into the variable's memory."""
     handle, value, *controls = node.input
     value_made = [f"^{source_of(value)}"] if graph.get(value) else []  # no argument
     dtype = tf.as_dtype(compat.attribute(node, "dtype").type)
@@ -74,12 +73,8 @@ def _in_place(graph: Nodes, _: Step, node: compat.NodeDef) -> None:
     nothing = made(NOTHING, "PlaceholderWithDefault", [empty.name], "dtype")
     nothing.attr["shape"].shape.unknown_rank = True
     read = made("/lms_read", "ReadVariableOp", [handle, *controls], "dtype")
-    emptied = made(
-        "/lms_emptied",
-        "AssignVariableOp",
-        [handle, nothing.name, f"^{read.name}", *value_made],
-        "dtype",
-    )
+    inputs = [handle, nothing.name, f"^{read.name}", *value_made]
+    emptied = made("/lms_emptied", "AssignVariableOp", inputs, "dtype")
     # The condition has one row: by a scalar one `Select` forwards its choice uncopied.
     old = made("/lms_old", "ExpandDims", [read.name, first.name], "T")
     new = made("/lms_new", "ExpandDims", [value, first.name], "T")

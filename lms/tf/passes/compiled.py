@@ -15,18 +15,13 @@ An output that a function only passes on shares its argument's buffer, as XLA's 
 write the variable. Outside of the call, both are ordinary tensors that can be swapped.
 All computed outputs stay compiled as they were.
 
-XLA allocates its scratch as one block, which may be many times the call's inputs and
-outputs: the filter gradient of a grouped convolution holds, twice, the gradient of a
-filter between all channels. XLA's compiler tells the bytes without a run.
-
-Sources: `LowerFunctionalOpsPass` in lower_functional_ops.cc, `BufferAllocationProto` in
-xla/service/hlo.proto.
+Source: `LowerFunctionalOpsPass` in lower_functional_ops.cc.
 
 Known weakness: functions that write variables or call functions stay as they are, and
 so do functions without XLA that ask not to be inlined.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -35,7 +30,7 @@ from lms.tf import compat
 from lms.tf.nodes import Nodes, data_of, full_name, source_of, waits_of
 from lms.tf.passes import Pass, Step
 
-__all__ = ["OPEN_COMPILED", "compiled_scratch", "is_compiled"]
+__all__ = ["OPEN_COMPILED", "is_compiled"]
 
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _MARK = "_XlaMustCompile"
@@ -47,24 +42,6 @@ _SAME = frozenset({"Identity", "StopGradient", "PreventGradient"})
 def is_compiled(node: compat.NodeDef) -> bool:
     """Tell whether a node is a call that XLA compiles."""
     return node.op in _CALLS and compat.attribute(node, _MARK).b
-
-
-def compiled_scratch(
-    node: compat.NodeDef, inputs: Sequence[tf.TensorSpec], device: str
-) -> int | None:
-    """Ask XLA for the bytes that a call needs beside its inputs and outputs.
-
-    Args:
-        node: The call.
-        inputs: Types and shapes of the call's inputs.
-        device: Full name of the call's device.
-
-    Returns:
-        None if XLA does not tell: an argument is a variable, or XLA needs its value.
-    """
-    if any(spec.dtype == tf.resource for spec in inputs):
-        return None
-    return compat.compiled_scratch(_called(node), tuple(inputs), device)
 
 
 def _calls(graph: Nodes, step: Step) -> Iterator[tuple[compat.NodeDef, "_Body"]]:
@@ -94,26 +71,19 @@ class _Body:
             self._source(function.ret[out.name])
             for out in function.signature.output_arg
         ]
-        self.reads = {
-            node.name: node.input[0]
-            for node in function.node_def
-            if node.op == "ReadVariableOp"
-        }
+        reads = (node for node in function.node_def if node.op == "ReadVariableOp")
+        self.reads = {node.name: node.input[0] for node in reads}
 
     @property
     def can_be_opened(self) -> bool:
         """Tell whether the function has no effects and only reads variables' values."""
         resource = tf.resource.as_datatype_enum
         handles = {name for name, kind in self.arguments.items() if kind == resource}
-        if not handles.isdisjoint(self.results):
+        others = (node for name, node in self.nodes.items() if name not in self.reads)
+        if any(compat.is_stateful_or_calls(n) or handles & {*n.input} for n in others):
             return False
-        for node in self.nodes.values():
-            if node.name in self.reads:
-                if node.input[0] not in handles:
-                    return False
-            elif compat.is_stateful_or_calls(node) or handles & set(node.input):
-                return False
-        return True
+        reads_arguments = handles.issuperset(self.reads.values())
+        return reads_arguments and handles.isdisjoint(self.results)
 
     @property
     def hands_on(self) -> bool:
@@ -122,7 +92,7 @@ class _Body:
 
     def is_computed(self, result: str) -> bool:
         """Tell whether a result is neither an argument nor a variable's value."""
-        return result not in self.arguments and _node(result) not in self.reads
+        return result not in self.arguments and source_of(result) not in self.reads
 
     def type_of(self, argument: str) -> int:
         """Return an argument's type; for a variable's handle, the value's type."""
@@ -132,26 +102,21 @@ class _Body:
         return self.arguments[argument]
 
     def needed(self) -> list[compat.NodeDef]:
-        """Return the nodes that the computed results need."""
-        pending = [_node(value) for value in self.results if self.is_computed(value)]
+        pending = [source_of(name) for name in self.results if self.is_computed(name)]
         seen: set[str] = set()
         while pending:
             name = pending.pop()
             if name in self.nodes and name not in seen | self.reads.keys():
                 seen.add(name)
-                pending += [_node(value) for value in data_of(self.nodes[name])]
+                pending += map(source_of, data_of(self.nodes[name]))
         return [node for name, node in self.nodes.items() if name in seen]
 
     def _source(self, value: str) -> str:
         """Return the value that ops pass on to `value`, or `value` itself."""
-        while (node := self.nodes.get(_node(value))) is not None and node.op in _SAME:
-            value = node.input[0]
-        return value
-
-
-def _node(value: str) -> str:
-    """Return the node, or the argument, of a function's value `node:output:0`."""
-    return value.partition(":")[0]
+        node = self.nodes.get(source_of(value))
+        if node is None or node.op not in _SAME:
+            return value
+        return self._source(node.input[0])
 
 
 def _open(graph: Nodes, _: Step, place: "tuple[compat.NodeDef, _Body]") -> None:
@@ -172,12 +137,12 @@ def _open(graph: Nodes, _: Step, place: "tuple[compat.NodeDef, _Body]") -> None:
         if body.is_computed(result):
             computed += 1
         else:
-            argument = body.reads.get(_node(result), result)
+            argument = body.reads.get(source_of(result), result)
             tensors[f"{call.name}:{i}"] = full_name(given[argument])
     graph.redirect(tensors)
     if computed:
         function = _smaller(body)
-        compat.define_functions([function])
+        compat.define_function(function)
         graph.define(function)
         passed = [given[argument.name] for argument in function.signature.input_arg]
         graph.give(call, [*passed, *waits_of(call)])
@@ -199,10 +164,8 @@ def _smaller(body: _Body) -> Any:
     signature.name = f"{body.function.signature.name}_lms"
     values = {f"{name}:value:0": handle for name, handle in body.reads.items()}
     for node in body.needed():
-        copy = function.node_def.add()
-        copy.CopyFrom(node)
-        del copy.input[:]
-        copy.input.extend(values.get(name, name) for name in data_of(node))
+        inputs = [values.get(name, name) for name in data_of(node)]
+        function.node_def.append(compat.copied(node, inputs))
     used = {name for node in function.node_def for name in node.input}
     for argument in body.arguments:
         if argument in used:
@@ -219,15 +182,11 @@ def _smaller(body: _Body) -> Any:
 
 
 def _call(node: compat.NodeDef, function: Any) -> None:
-    """Let a call call a function without variables."""
     node.op = "PartitionedCall"
-    node.attr["f"].func.name = function.signature.name
-    for key, args in (
-        ("Tin", function.signature.input_arg),
-        ("Tout", function.signature.output_arg),
-    ):
-        node.attr[key].list.ClearField("type")
-        node.attr[key].list.type.extend(arg.type for arg in args)
+    signature = function.signature
+    node.attr["f"].func.name = signature.name
+    for key, args in (("Tin", signature.input_arg), ("Tout", signature.output_arg)):
+        node.attr[key].list.type[:] = [arg.type for arg in args]
     for key in ("_read_only_resource_inputs", "_input_hostmem"):
         if key in node.attr:
             node.attr[key].list.ClearField("i")

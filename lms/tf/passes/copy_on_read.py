@@ -89,7 +89,6 @@ def _needing(
 def _switch_off(
     graph: Nodes, _: Step, place: tuple[str, compat.NodeDef, set[str]]
 ) -> None:
-    """Switch a variable's mode off before a whole read or write."""
     handle, node, before = place
     before = before | {source_of(name) for name in node.input if graph.get(name)}
     inputs = [handle, *(f"^{name}" for name in sorted(before))]

@@ -57,15 +57,12 @@ def _int(node: compat.NodeDef | None) -> int | None:
 
 
 def _on_device(graph: Nodes, _: Step, less: compat.NodeDef) -> None:
-    """Compare a sign, as one of 1.0, on the device."""
     name, device = less.name, less.device
-    one = compat.constant(f"{name}/one", _ONE, tf.int32, device)
-    zero = compat.constant(f"{name}/zero", 0.0, tf.float32, device)
+    one = graph.add(compat.constant(f"{name}/one", _ONE, tf.int32, device), less)
+    zero = graph.add(compat.constant(f"{name}/zero", 0.0, tf.float32, device), less)
     both, types = [less.input[0], one.name], {"T": tf.int32, "type": tf.float32}
-    bits = compat.made_node(f"{name}/bits", "BitwiseOr", both, device, T=tf.int32)
-    sign = compat.made_node(f"{name}/sign", "Bitcast", [bits.name], device, **types)
-    for new in (one, zero, bits, sign):
-        graph.add(new, before=less)
+    bits = graph.make(f"{name}/bits", "BitwiseOr", both, device, less, T=tf.int32)
+    sign = graph.make(f"{name}/sign", "Bitcast", [bits.name], device, less, **types)
     graph.give(less, [sign.name, zero.name, *waits_of(less)])
     less.attr["T"].type = tf.float32.as_datatype_enum
 
@@ -89,12 +86,8 @@ def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
         >>> made.outputs[0].size, made.persistent
         (24, False)
     """
-    read = {
-        name
-        for op in ops
-        if op.name not in elsewhere and not op.fixed
-        for name in op.inputs
-    }
+    free = [op for op in ops if not op.fixed]
+    read = {name for op in free if op.name not in elsewhere for name in op.inputs}
     return [
         _received(op, read) if op.name in elsewhere and not op.fixed else op
         for op in ops
@@ -128,7 +121,6 @@ def with_host_memory(
 
 
 def _in_host_memory(op: Op, numbers: Collection[int], read: Collection[str]) -> Op:
-    """Return the op with the numbered outputs in the host's memory."""
     kept = [op.outputs[i] for i in numbers if op.outputs[i].size]
     if not kept:
         return op
@@ -147,13 +139,6 @@ def _received(op: Op, read: Collection[str]) -> Op:
     )
     if not any(tensor.size for tensor in outputs):
         return op
-    return replace(
-        op,
-        outputs=outputs,
-        persistent=False,
-        inplace=False,
-        repeatable=False,
-        constant=False,
-        reads_state=False,
-        from_host=True,
-    )
+    never = ("persistent", "inplace", "repeatable", "constant", "reads_state")
+    how = dict.fromkeys(never, False)
+    return replace(op, outputs=outputs, from_host=True, **how)

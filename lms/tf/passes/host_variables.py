@@ -45,21 +45,9 @@ from lms.tf.passes.compiled import OPEN_COMPILED
 from lms.tf.passes.copy_on_read import COPY_OFF, PIECES, copying
 from lms.units import Bytes, format_bytes
 
-__all__ = [
-    "COPY_HOST_VARIABLES",
-    "HostVariables",
-    "address_of",
-    "bytes_on_host",
-    "is_moved",
-    "let_stay",
-    "lies_on_host",
-    "made_beside",
-    "movable_to_host",
-    "move_to_device",
-    "move_to_host",
-    "take_mark_off",
-    "write_on_host",
-]
+__all__ = ["COPY_HOST_VARIABLES", "HostVariables", "address_of", "bytes_on_host"]
+__all__ += ["is_moved", "let_stay", "lies_on_host", "made_beside", "movable_to_host"]
+__all__ += ["move_to_device", "move_to_host", "take_mark_off", "write_on_host"]
 
 # Ops that read each element about once, or a few rows: they read over the link.
 _OVER_LINK = CHEAP | {"GatherV2", "GatherNd", COPY_IN}
@@ -285,8 +273,14 @@ def movable_to_host(
         if op.alias is None and not op.type.startswith(_KNOWN)
         for name in op.inputs
     }
+    on_card = {
+        op.inputs[0]
+        for op in graph.ops
+        if op.reads_state
+        and any(r.type not in _OVER_LINK for r in graph.consumers[f"{op.name}:0"])
+    }
     found = [
-        (name in _copied(graph), -size_of(handle), name)
+        (name in on_card, -size_of(handle), name)
         for name, (handle, _) in variables.items()
         if handle.device == device
         and compat.has_op(COPY_IN)
@@ -295,18 +289,6 @@ def movable_to_host(
         and not lies_on_host(handle)
     ]
     return [variables[name][0] for *_, name in sorted(found)]
-
-
-def _copied(graph: GraphView) -> set[str]:
-    """Return names of handles of variables that some op must read from the card."""
-    return {
-        op.inputs[0]
-        for op in graph.ops
-        if op.reads_state
-        and any(
-            reader.type not in _OVER_LINK for reader in graph.consumers[f"{op.name}:0"]
-        )
-    }
 
 
 def _read_often(

@@ -23,11 +23,10 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
+from lms.tf.capture.bound_values import Shape, attribute
 from lms.tf.capture.ops import PRODUCTS, SPLITS
 
-__all__ = ["Cut", "Shaped", "counted", "cuts"]
-
-Shape: TypeAlias = tuple[int, ...]
+__all__ = ["Cut", "Shaped", "counted", "cuts", "divided"]
 
 # (axes of the inputs for an axis of the first output, new constants by position).
 _Found: TypeAlias = tuple[list[int | None], dict[int, list[int]]] | None
@@ -75,15 +74,7 @@ class Shaped:
     def sizes(self, position: int, axis: int, parts: int) -> dict[int, list[int]]:
         """Return a part's shape for the constant input that gives the op's shape."""
         self.integers(position)
-        return {position: _part(self.outputs[0], axis, parts)}
-
-    def flag(self, key: str) -> bool:
-        """Return a boolean attribute."""
-        return compat.attribute(self.node, key).b
-
-    def number(self, key: str) -> int:
-        """Return an integer attribute."""
-        return compat.attribute(self.node, key).i
+        return {position: divided(self.outputs[0], axis, parts)}
 
     def text(self, key: str) -> str:
         """Return a text attribute."""
@@ -113,7 +104,7 @@ class Shaped:
 
     def _by_rows(self, axis: int, _: int) -> _Found:
         """Split along an axis before the last, along which the op works."""
-        is_last = self.node.op != "OneHot" or self.number("axis") == -1
+        is_last = self.node.op != "OneHot" or attribute(self.node, "axis") == -1
         return ([axis], {}) if axis < self.rank - 1 and is_last else None
 
     def _loss(self, axis: int, _: int) -> _Found:
@@ -128,7 +119,7 @@ class Shaped:
         of_rows = left == list(range(len(left)))
         if not (of_rows or self.sums or self.node.op in _ANY_ORDER):
             return None
-        if self.flag("keep_dims"):
+        if attribute(self.node, "keep_dims"):
             return None if axis in over else ([axis], {})
         return [left[axis]], {}
 
@@ -136,15 +127,18 @@ class Shaped:
         """Split along a label of all inputs; with `rows`, along any label."""
         equation = self.text("equation").replace(" ", "")
         told, arrow, made = equation.partition("->")
-        if not arrow or "." in equation or _repeats(f"{told},{made}"):
+        read = told.split(",")
+        diagonal = any(len(set(labels)) < len(labels) for labels in (*read, made))
+        if not arrow or "." in equation or diagonal:
             return None
-        axes = [_index(each, made[axis]) for each in told.split(",")]
+        at = (labels.find(made[axis]) for labels in read)
+        axes = [i if i >= 0 else None for i in at]
         return (axes, {}) if self.rows or None not in axes else None
 
     def _product(self, axis: int, _: int) -> _Found:
         """Split products along batch axes; with `rows`, along rows and columns too."""
-        left = self.flag("adj_x") or self.flag("transpose_a")
-        right = self.flag("adj_y") or self.flag("transpose_b")
+        left = attribute(self.node, "adj_x", "transpose_a")
+        right = attribute(self.node, "adj_y", "transpose_b")
         if axis < self.rank - 2:
             found = (self._element_wise(axis, 0) or ([],))[0]
             return None if None in found else (found, {})
@@ -166,7 +160,7 @@ class Shaped:
         whole = [a for a in same if given[a] % parts == 0 and given[a] > 1]
         if not whole:
             return None
-        sizes = {1: _part(made, axis, parts)} if self.node.op == "Reshape" else {}
+        sizes = {1: divided(made, axis, parts)} if self.node.op == "Reshape" else {}
         gone = compat.attribute(self.node, "squeeze_dims").list.i
         if self.node.op == "Squeeze" and not gone:
             return None  # a part of size 1 would lose its axis
@@ -178,13 +172,13 @@ class Shaped:
         return None if axis == along else ([axis] * count, {})
 
     def _packed(self, axis: int, _: int) -> _Found:
-        new = self.number("axis") % self.rank
+        new = attribute(self.node, "axis") % self.rank
         if axis == new:
             return None
         return [axis - (axis > new)] * len(self.inputs), {}
 
     def _unpacked(self, axis: int, _: int) -> _Found:
-        gone = self.number("axis") % len(self.inputs[0])
+        gone = attribute(self.node, "axis") % len(self.inputs[0])
         return [axis + (axis >= gone)], {}
 
     def _split(self, axis: int, _: int) -> _Found:
@@ -196,7 +190,7 @@ class Shaped:
     def _sliced(self, axis: int, parts: int) -> _Found:
         _, sizes = self.integers(1), self.integers(2)
         whole = self.outputs[0][axis] == self.inputs[0][axis]
-        return ([axis], {2: _part(sizes, axis, parts)}) if whole else None
+        return ([axis], {2: divided(sizes, axis, parts)}) if whole else None
 
     def _rolled(self, axis: int, _: int) -> _Found:
         over = {a % self.rank for a in self.integers(2)}
@@ -308,17 +302,9 @@ def _cut(op: Shaped, rule: str, axis: int, parts: int) -> Cut | None:
     )
 
 
-def _part(sizes: Sequence[int], axis: int, parts: int) -> list[int]:
+def divided(sizes: Sequence[int], axis: int, parts: int) -> list[int]:
+    """Return the sizes of a part; -1, which asks for all that is left, stays."""
     return [s // parts if i == axis and s > 0 else s for i, s in enumerate(sizes)]
-
-
-def _repeats(told: str) -> bool:
-    """Tell whether a tensor has a label twice, which means its diagonal."""
-    return any(len(set(each)) < len(each) for each in told.split(","))
-
-
-def _index(labels: str, label: str) -> int | None:
-    return labels.index(label) if label in labels else None
 
 
 def counted(node: compat.NodeDef) -> int:

@@ -23,7 +23,7 @@ beside its parts. Sums over the axis, such as gradients of weights, end a region
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +34,7 @@ from lms.tf import compat
 from lms.tf.capture.ops import CONSTANT, INPLACE
 from lms.tf.nodes import Nodes, data_of, full_name, index_of, source_of, waits_of
 from lms.tf.passes.constant_folding import LARGEST, folded
-from lms.tf.passes.split_rules import Cut, Shaped, counted, cuts
+from lms.tf.passes.split_rules import Cut, Shaped, counted, cuts, divided
 from lms.units import Bytes
 
 __all__ = ["SLICE", "Cuts", "OpSize", "Region", "regions", "with_slices"]
@@ -58,7 +58,6 @@ _MAKE_NEW = ("MatMul", "BatchMatMul", "Conv2D", "Conv3D", "DepthwiseConv")
 _FEW = 16
 
 _MOST_PARTS = 64
-
 
 _Nodes: TypeAlias = Mapping[str, compat.NodeDef]
 _Proof: TypeAlias = Callable[[GraphView, _Nodes, Op, Cut, int], bool]
@@ -136,13 +135,9 @@ class Cuts:
         key = op.name, parts
         if key not in self._known:
             found = cuts(self._shaped(op), parts) if self._is_open(op, parts) else []
+            whole = [i for i, name in enumerate(op.inputs) if name in self._varying]
             self._known[key] = [
-                cut
-                for cut in found
-                if not any(
-                    axis is not None and name in self._varying
-                    for name, axis in zip(op.inputs, cut.inputs, strict=True)
-                )
+                cut for cut in found if all(cut.inputs[i] is None for i in whole)
             ]
         return self._known[key]
 
@@ -279,12 +274,7 @@ def _numbers(op: Op, wanted: float) -> list[int]:
 
 
 def _grown(
-    step: Cuts,
-    op: Op,
-    cut: Cut,
-    parts: int,
-    large: Bytes,
-    taken: Mapping[str, Region],
+    step: Cuts, op: Op, cut: Cut, parts: int, large: Bytes, taken: Mapping[str, Region]
 ) -> Region:
     """Grow a region over all ops that follow a cut along large tensors."""
     graph, found = step.graph, {op.name: cut}
@@ -317,15 +307,11 @@ def _axes(op: Op, cut: Cut) -> Iterator[tuple[str, int | None]]:
 
 
 def _fits(op: Op, cut: Cut, axes: Mapping[str, int]) -> bool:
-    """Tell whether a cut agrees with the axes chosen so far."""
     return all(axes.get(name, axis) == axis for name, axis in _axes(op, cut))
 
 
 def _left(
-    step: Cuts,
-    region: Region,
-    needs: Mapping[str, Bytes],
-    found: Mapping[str, Region],
+    step: Cuts, region: Region, needs: Mapping[str, Bytes], found: Mapping[str, Region]
 ) -> tuple[Bytes, Bytes]:
     """Return (need of a region's largest op after the split, bytes to concatenate)."""
     graph, joined = step.graph, 0
@@ -383,7 +369,6 @@ class _Cutter:
     _constants: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
     def all(self) -> list[compat.NodeDef]:
-        """Return all nodes."""
         graph, split = self._nodes, list[compat.NodeDef]()
         for node in graph:
             if node.name not in self._region:
@@ -402,7 +387,6 @@ class _Cutter:
         return [*graph]
 
     def _inputs(self, node: compat.NodeDef, part: int) -> list[str]:
-        """Return the inputs of a node's part."""
         region = self._region[node.name]
         cut, inputs = region.cuts[node.name], list[str]()
         for i, name in enumerate(data_of(node)):
@@ -434,37 +418,40 @@ class _Cutter:
         source, index = source_of(name), index_of(name)
         tensor = self._tensors[full_name(name)]
         label = f"/lms{self._number}_{index}_{axis}_{region.parts}_{part}"
-        piece = _Piece(axis, region.parts, part, tensor.dtype, label, device)
-        shape = tensor.shape
+        piece = axis, region.parts, part
         other = self._region.get(source)
         made = axis if other is None else other.cuts[source].outputs[index]
         if other is region and made == axis:
             return f"{_part(source, part)}:{index}"
+        new = f"{source}{label}"
         if other is None or made == axis:
-            return self._cut(self._whole(name, device), source, piece, shape)
-        shape = tuple(s // other.parts if i == made else s for i, s in enumerate(shape))
+            whole = self._whole(name, device)
+            return self._cut(whole, new, tensor, piece, device)
+        block = replace(tensor, shape=tuple(divided(tensor.shape, made, other.parts)))
         blocks = [
-            self._cut(f"{own}:{index}", own, piece, shape)
+            self._cut(f"{own}:{index}", f"{own}{label}", block, piece, device)
             for own in (_part(source, number) for number in range(other.parts))
         ]
-        new = f"{source}{label}/lms_blocks"
-        return self._join(new, blocks, made, tensor.dtype, device)
+        return self._join(f"{new}/lms_blocks", blocks, made, tensor.dtype, device)
 
     def _cut(
-        self, whole: str, source: str, piece: "_Piece", shape: Sequence[int]
+        self,
+        whole: str,
+        new: str,
+        tensor: Tensor,
+        piece: tuple[int, int, int],
+        device: str,
     ) -> str:
         """Make a slice, behind a new first axis where it might else be a view."""
-        make, device, types = self._nodes.make, piece.device, {"T": piece.dtype}
-        new = f"{source}{piece.label}"
-        is_copy = any(size > 1 for size in shape[: piece.axis])
+        make, types = self._nodes.make, {"T": tensor.dtype}
+        axis, parts, number = piece
+        is_copy = any(size > 1 for size in tensor.shape[:axis])
         result = f"{new}{SLICE}" if is_copy else f"{new}{SLICE}_back"
         if self._nodes.get(result):
             return result
-        sizes = [
-            s // piece.parts if i == piece.axis else s for i, s in enumerate(shape)
-        ]
+        sizes = divided(tensor.shape, axis, parts)
         begin = [0] * len(sizes)
-        begin[piece.axis] = piece.number * sizes[piece.axis]
+        begin[axis] = number * sizes[axis]
         if not is_copy:
             begin, sizes = [0, *begin], [1, *sizes]
             first = self._constant(0, tf.int32, device)
@@ -510,17 +497,6 @@ class _Cutter:
             self._nodes.add(compat.constant(name, value, dtype, device))
             self._constants[key] = name
         return self._constants[key]
-
-
-class _Piece(NamedTuple):
-    """A part of a tensor; `label` is the suffix of its name."""
-
-    axis: int
-    parts: int
-    number: int
-    dtype: str
-    label: str
-    device: str
 
 
 def _part(name: str, number: int) -> str:

@@ -1,4 +1,4 @@
-"""Bytes that lists of loops hold, and the ops that hold them.
+"""Lists of loops: the bytes that they hold, and their way to the host's memory.
 
 A loop's gradient needs tensors of each round. TensorFlow keeps them in lists, which are
 variants without a size of their own. Other lists are a loop's results, round by round.
@@ -15,14 +15,28 @@ invariants, elements of other lists) count 0 bytes. Elements of a list made of a
 count in the list that they are put into later. A list of zeros like another list has
 elements of its own.
 
-Known weakness: lists that are filled outside of loops count 0 bytes.
+To offload a list, TensorFlow's swap op copies an element to pinned memory as soon as
+the element is made. The round that takes the element out copies it back to the card,
+once the round's loop variables are there:
 
-Sources: list_ops.cc, list_kernels.h and while_v2.py of TensorFlow.
+    made ──────────> TensorListPushBack ··> TensorListPopBack ──────────> read
+    made ──> copy ──> TensorListPushBack ··> TensorListPopBack ──> copy ──> read
+
+Attributes of the nodes say that the element is in the host's memory, so that TensorFlow
+passes it on uncopied. A loop that runs one round at a time holds at most one round's
+elements on the card.
+
+Known weaknesses: lists that are filled outside of loops count 0 bytes. A copy to the
+card begins in the round that waits for it. Elements below 4 KiB, and lists that other
+ops read, stay on the card.
+
+Sources: list_ops.cc, list_kernels.h, while_v2.py, gpu_swapping_kernels.cc, and
+`_input_hostmem` in memory_types.cc of TensorFlow.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -32,10 +46,19 @@ from lms.tf import compat
 from lms.tf.capture.bound_values import Values, known_shape
 from lms.tf.capture.loops import Trips, frames_around
 from lms.tf.capture.ops import ALIAS, PERSISTENT
-from lms.tf.nodes import COPY_IN, COPY_OUT, bytes_of, data_of, index_of, source_of
+from lms.tf.nodes import (
+    COPY_IN,
+    COPY_OUT,
+    Nodes,
+    bytes_of,
+    data_of,
+    index_of,
+    source_of,
+)
+from lms.tf.passes import Pass, Step
 from lms.units import KIB, Bytes
 
-__all__ = ["HostLists", "Lists", "find_lists"]
+__all__ = ["LISTS_ON_HOST", "HostLists", "ListFinder", "Lists"]
 
 # Elements below 4 KiB stay on the card: moving them frees too little.
 _LEAST = 4 * KIB
@@ -44,7 +67,11 @@ _PUSHES, _POPS = "TensorListPushBack", "TensorListPopBack"
 _FILLS = {_PUSHES: 1, "TensorListSetItem": 2}  # index of the element
 _TAKES = frozenset({_POPS, "TensorListGetItem"})
 _MOVED = ALIAS | {_PUSHES, _POPS}  # ops that a list on the host may pass
-_HANDS_ON = ALIAS | _FILLS.keys() | _TAKES | {"AddN", "Add", "AddV2"}
+_PASSES_ON = ALIAS | _FILLS.keys() | _TAKES
+_HANDS_ON = _PASSES_ON | {"AddN", "Add", "AddV2"}
+
+# Attributes of inputs and outputs that lie in the host's memory.
+_IN_HOST, _OUT_HOST = "_input_hostmem", "_output_hostmem"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,24 +107,14 @@ class Lists:
     movable: tuple[HostLists, ...] = ()
 
 
-def find_lists(
-    ordered: Sequence[compat.NodeDef],
-    specs: Mapping[str, Sequence[tf.TensorSpec]],
-    *,
-    guesses: bool = False,
-) -> Lists:
-    """Find the lists of a step and the bytes that they hold.
+class ListFinder:
+    """Finds the lists of a step and the bytes that they hold.
 
     Args:
         ordered: Nodes after their inputs, the edge back to Merge left out.
         specs: Types and shapes of the nodes' outputs.
         guesses: Whether trip counts may rest on upper bounds of shapes.
     """
-    return _Finder(ordered, specs, guesses=guesses).found()
-
-
-class _Finder:
-    """Finds lists; holds the lookups that its methods share."""
 
     def __init__(
         self,
@@ -188,11 +205,10 @@ class _Finder:
 
     def _emptied(self, fill: compat.NodeDef) -> str:
         """Return the list made of a tensor from which `fill` moves elements, or ""."""
-        name = fill.input[_FILLS[fill.op]]
-        node = self._nodes.get(source_of(name))
-        while node is not None and node.op in ALIAS:
-            node = self._nodes.get(source_of(node.input[0]))
-        maker = self._maker(node) if node is not None and node.op in _TAKES else None
+        taken = self._origin(fill.input[_FILLS[fill.op]], ALIAS)
+        if taken is None or taken.op not in _TAKES:
+            return ""
+        maker = self._origin(taken.name, _PASSES_ON)
         return maker.name if maker and maker.op == "TensorListFromTensor" else ""
 
     def _zeros(
@@ -234,7 +250,7 @@ class _Finder:
 
     def _elements(self, fill: compat.NodeDef, enter: compat.NodeDef) -> int | None:
         """Return the list's declared length, or the product of its loops' rounds."""
-        maker = self._maker(enter)
+        maker = self._origin(enter.name, _PASSES_ON)
         most = None
         if maker is not None and maker.op in ("TensorListReserve", "EmptyTensorList"):
             most = self._trips.value(maker.input[1])
@@ -274,13 +290,11 @@ class _Finder:
             return False
         return source_of(name) in self._specs and self._spec(name).dtype == tf.variant
 
-    def _maker(self, node: compat.NodeDef) -> compat.NodeDef | None:
-        """Return the op that made a list; None for an argument."""
-        while node.op in ALIAS or node.op in _FILLS or node.op in _TAKES:
-            before = self._nodes.get(source_of(node.input[0]))
-            if before is None:
-                return None
-            node = before
+    def _origin(self, name: str, passing: Collection[str]) -> compat.NodeDef | None:
+        """Return the op before all `passing` ops on the way; None for an argument."""
+        node = self._nodes.get(source_of(name))
+        while node is not None and node.op in passing:
+            node = self._nodes.get(source_of(node.input[0]))
         return node
 
     def _made(self, name: str, frame: tuple[str, ...]) -> str | None:
@@ -336,3 +350,39 @@ def _is_known(push: compat.NodeDef, users: Sequence[compat.NodeDef]) -> bool:
     pushes = [node.name for node in users if node.op == _PUSHES]
     known = _MOVED | {"TensorListLength"}
     return pushes == [push.name] and all(node.op in known for node in users)
+
+
+def _on_card(
+    graph: Nodes, step: Step
+) -> Iterator[tuple[compat.NodeDef, Sequence[str] | None]]:
+    """Yield (push, None), and (pop, names of the Merge ops that begin its round)."""
+    for node in graph:
+        if node.name in step.pushes and not compat.attribute(node, _IN_HOST).list.i:
+            yield node, None
+        if node.name in step.pops and not compat.attribute(node, _OUT_HOST).list.i:
+            yield node, step.pops[node.name]
+
+
+def _move(
+    graph: Nodes, _: Step, place: tuple[compat.NodeDef, Sequence[str] | None]
+) -> None:
+    """Let a push take an element from the host's memory, or a pop give one there."""
+    node, begun = place
+    dtype, device = node.attr["element_dtype"].type, node.device
+    if begun is None:
+        held, element, *rest = node.input
+        copies = (n.name for n in graph.readers(element) if n.op == COPY_OUT)
+        copy = next(copies, f"{node.name}/lms_out")
+        if not graph.get(copy):
+            graph.make(copy, COPY_OUT, [element], device, T=dtype)
+        graph.give(node, [held, copy, *rest])
+        node.attr[_IN_HOST].list.i.append(1)
+    else:
+        element, copy = f"{node.name}:1", f"{node.name}/lms_in"
+        graph.redirect({element: copy})
+        inputs = [element, *(f"^{name}" for name in begun)]
+        graph.make(copy, COPY_IN, inputs, device, T=dtype)
+        node.attr[_OUT_HOST].list.i.append(1)
+
+
+LISTS_ON_HOST = Pass(find=_on_card, change=_move)

@@ -70,8 +70,7 @@ def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
 def _gate(graph: GraphView, inner: Op) -> str | None:
     """Return the op outside of loops and branches that a write inside must wait for.
 
-    This op makes a Switch's predicate or an Enter's value. The search back stops at a
-    Merge of branches, which waits for only one of its inputs.
+    The search back stops at a Merge of branches, which waits for one of its inputs.
     """
     pending, seen = [inner], {inner.name}
     while pending:
@@ -119,8 +118,7 @@ class CommitFlag:
         ended = compat.constant("lms/writes_may_begin", 0, tf.int32, device)
         ended.input.extend(f"^{name}" for name in guard.barrier)
         host = compat.device_name("CPU:0")
-        note = compat.NodeDef(name="lms/writes_noted", op="PyFunc", device=host)
-        note.input.append(ended.name)
+        note = compat.made_node("lms/writes_noted", "PyFunc", [ended.name], host)
         token = compat.register_host_function(self._functions[-1])
         note.attr["token"].s = token.encode()
         for key in ("Tin", "Tout"):
@@ -146,9 +144,7 @@ class KeptVariables:
 
     @classmethod
     def of(
-        cls,
-        names: Sequence[str],
-        captured: Mapping[str, tuple[tf.Tensor, tf.DType]],
+        cls, names: Sequence[str], captured: Mapping[str, tuple[tf.Tensor, tf.DType]]
     ) -> "KeptVariables":
         """Take the variables of the named handles; collectives have none."""
         return cls(tuple(captured[name] for name in names if name in captured))

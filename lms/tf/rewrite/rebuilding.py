@@ -37,14 +37,12 @@ def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
         return step
     given = {node.name: node for node in step.nodes}
     before = step.graph.by_name
-    nodes: dict[str, compat.NodeDef] = {}
-    for op in graph.ops:
-        if before.get(op.name) == op:
-            if op.name in given:  # arguments have no nodes
-                nodes[op.name] = given[op.name]
-        else:
-            nodes[op.name] = _reading(given, op)
-    return replace(step, graph=graph, nodes=tuple(nodes.values()))
+    nodes = tuple(
+        given[op.name] if before.get(op.name) == op else _reading(given, op)
+        for op in graph.ops
+        if op.name in given or before.get(op.name) != op  # arguments have no nodes
+    )
+    return replace(step, graph=graph, nodes=nodes)
 
 
 def _reading(given: Mapping[str, compat.NodeDef], op: Op) -> compat.NodeDef:
@@ -105,10 +103,8 @@ def rebuild(
     if as_traced:
         opened = input_specs(traced)
         specs[: len(opened)] = opened
-    arguments = [
-        (a.name, spec, a.variable)
-        for a, spec in zip(step.arguments, specs, strict=True)
-    ]
+    pairs = zip(step.arguments, specs, strict=True)
+    arguments = [(a.name, spec, a.variable) for a, spec in pairs]
     return RebuiltStep(
         function=compat.build_function(graph_def, arguments, step.outputs),
         captures=traced.captures,

@@ -33,7 +33,7 @@ copies wait for), `executor.cc` (`inline_ready`: first come, first served).
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import tensorflow as tf
@@ -47,7 +47,6 @@ from lms.tf.lowering import TracedStep
 from lms.tf.nodes import COPY_IN, COPY_OUT, Nodes, data_of, full_name, source_of
 
 __all__ = ["rewrite"]
-
 
 _SHOWN = 12  # ops of a cycle that a message names
 
@@ -101,18 +100,17 @@ class _Rewriter:
         self._outside: list[tuple[str, str]] = []  # ops that are not ordered
 
     def move(self, swap: ResolvedSwap, prefix: str) -> None:
-        """Add a tensor's swap-out and swap-ins."""
         tensor = swap.buffer.root
         device = self.nodes[op_of(tensor)].device
-        types = {"T": self._graph.tensors[tensor].dtype}
-        out = self.nodes.make(f"{prefix}/out", COPY_OUT, [tensor], device, **types)
+        dtype = self._graph.tensors[tensor].dtype
+        out = self.nodes.make(f"{prefix}/out", COPY_OUT, [tensor], device, T=dtype)
         if swap.release_link is not None:
             self._released[swap.release_link].append(out.name)
         elif swap.release is not None:
             self._outside.append((self.plan.ops[swap.release].name, out.name))
         self._keep(swap, f"{prefix}/keep", device)
         for k, copy in enumerate(swap.swap_ins):
-            self._swap_in(copy, f"{prefix}/in{k}", out, types)
+            self._swap_in(copy, f"{prefix}/in{k}", out)
             self._reroute(copy, tensor, f"{prefix}/in{k}")
 
     def _keep(self, swap: ResolvedSwap, name: str, device: str) -> None:
@@ -136,18 +134,12 @@ class _Rewriter:
         self.nodes.make(name, "Shape", inputs, device, **types)
         self._released[max(last + 1, until)].append(name)
 
-    def _swap_in(
-        self,
-        copy: ResolvedSwapIn,
-        name: str,
-        out: compat.NodeDef,
-        types: Mapping[str, str],
-    ) -> None:
+    def _swap_in(self, copy: ResolvedSwapIn, name: str, out: compat.NodeDef) -> None:
         """Add a copy to the device, queued once it may begin."""
         device, begin = out.device, f"{name}/begin"
         start = self.nodes.make(begin, "NoOp", [f"^{out.name}"], device)
         inputs, settled = [out.name, f"^{begin}"], f"{name}/settled"
-        self.nodes.make(name, COPY_IN, inputs, device, **types)
+        self.nodes.make(name, COPY_IN, inputs, device, T=out.attr["T"].type)
         self.nodes.make(settled, "NoOp", inputs[1:], device)
         if copy.trigger is not None:
             self.nodes.wait(start, [self.plan.ops[copy.trigger].name])
@@ -176,11 +168,6 @@ class _Rewriter:
             nodes.redirect(new, [reader])
 
     def wire(self) -> None:
-        """Add the control inputs.
-
-        With what is settled, the device's allocator is asked in the order that was
-        planned, in every step.
-        """
         nodes, before = self.nodes, list[str]()
         for start, link in self._begun:
             nodes.wait(start, self._released.get(link, ()))
@@ -209,12 +196,8 @@ def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
         waits.prepare()
     except CycleError as error:
         *cycle, _ = error.args[1]  # ends with its first op
+        shown = [*map(repr, cycle[:_SHOWN]), *["..."] * (len(cycle) > _SHOWN)]
         raise PlanError(
             f"the plan makes {len(cycle)} ops wait in a circle, each for the one "
-            f"before it: {_shortened(cycle)}. Report the model, or plan it anew."
+            f"before it: {', '.join(shown)}. Report the model, or plan it anew."
         ) from error
-
-
-def _shortened(names: Sequence[str]) -> str:
-    shown = [repr(name) for name in names[:_SHOWN]]
-    return ", ".join(shown + ["..."] * (len(names) > _SHOWN))

@@ -69,7 +69,7 @@ def rewrite(
         New nodes; names of the step's own nodes are kept, new ones begin with `lms/`.
 
     Raises:
-        PlanError: If the plan would make ops wait for each other in a circle.
+        PlanError: If the plan would make ops wait for each other in a cycle.
     """
     rewriter = _Rewriter(step, plan)
     nodes = rewriter.nodes
@@ -182,7 +182,7 @@ class _Rewriter:
 def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
     """Name a cycle; a loop's back edges count as its ends waiting for its body.
 
-    TensorFlow would not complain: a step whose ops wait in a circle ends without them.
+    TensorFlow would not complain: a step whose ops wait in a cycle ends without them.
     """
     types = {node.name: node.op for node in nodes}
     waits: TopologicalSorter[str] = TopologicalSorter()
@@ -198,6 +198,6 @@ def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
         *cycle, _ = error.args[1]  # ends with its first op
         shown = [*map(repr, cycle[:_SHOWN]), *["..."] * (len(cycle) > _SHOWN)]
         raise PlanError(
-            f"the plan makes {len(cycle)} ops wait in a circle, each for the one "
-            f"before it: {', '.join(shown)}. Report the model, or plan it anew."
+            f"Could not obey the plan: {len(cycle)} ops wait in a cycle, each for the "
+            f"op before: {', '.join(shown)}. Report the model, or plan the step again."
         ) from error

@@ -21,9 +21,8 @@ from lms.planning.problem import (
     Speeds,
     Workload,
 )
-from lms.planning.select import choose_plan, fits_easily
+from lms.planning.select import choose_plan, fits_easily, fitted_plan
 from lms.planning.settings import Settings
-from lms.planning.stored_plans import fitted_plan
 from lms.simulation.executor import simulate
 from lms.simulation.memory import simulate_memory
 from lms.simulation.timeline import Timeline

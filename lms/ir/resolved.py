@@ -18,30 +18,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lms.ir.graph import GraphView, Op, per_graph
-from lms.ir.liveness import Buffer, buffers
+from lms.ir.liveness import Buffer, Residency, buffers, staying
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 
-__all__ = ["Residency", "ResolvedPlan", "ResolvedSwap", "ResolvedSwapIn", "resolve"]
-__all__ += ["staying"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residency:
-    """Span of positions in which one copy of a buffer is on the device.
-
-    Args:
-        root: Name of the buffer's root tensor.
-        start: First position at which it holds memory.
-        end: First position at which its memory is free.
-        size: Bytes.
-        dies_at: Position of the op that reads it last and may write over it, or None.
-    """
-
-    root: str
-    start: int
-    end: int
-    size: int
-    dies_at: int | None
+__all__ = ["ResolvedPlan", "ResolvedSwap", "ResolvedSwapIn", "resolve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,21 +145,6 @@ def _order(ordered: GraphView) -> _Order:
     )
 
 
-@per_graph()
-def staying(graph: GraphView) -> tuple[Residency, ...]:
-    """Return the residencies of all buffers, in their order, if none moves."""
-    return tuple(
-        Residency(
-            root=buffer.root,
-            start=buffer.producer,
-            end=len(graph.ops) if buffer.kept else buffer.last + 1,
-            size=buffer.size,
-            dies_at=None if buffer.kept or not buffer.uses else buffer.last,
-        )
-        for buffer in buffers(graph)
-    )
-
-
 def _swap(
     swap: Swap, order: _Order, link_of: Mapping[str, int], chain: Sequence[int]
 ) -> ResolvedSwap:
@@ -241,21 +206,10 @@ def _residencies(
 def _moving(swap: ResolvedSwap) -> list[Residency]:
     """Return the residencies of a buffer that moves: the original, each swap-in."""
     root, size = swap.buffer.root, swap.buffer.size
-    original = Residency(
-        root=root,
-        start=swap.buffer.producer,
-        end=swap.leaves,
-        size=size,
-        dies_at=None,
-    )
-    copies = (
-        Residency(
-            root=root,
-            start=copy.starts,
-            end=copy.last_read + 1,
-            size=size,
-            dies_at=copy.last_read,
-        )
-        for copy in swap.swap_ins
-    )
-    return [original, *copies]
+    spans: list[tuple[int, int, int | None]]
+    spans = [(swap.buffer.producer, swap.leaves, None)]
+    spans += [(c.starts, c.last_read + 1, c.last_read) for c in swap.swap_ins]
+    return [
+        Residency(root=root, start=start, end=end, size=size, dies_at=dies_at)
+        for start, end, dies_at in spans
+    ]

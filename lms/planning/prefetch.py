@@ -68,9 +68,7 @@ def copy_in_time(
         no copy earlier, or not even the plan.
     """
     first = regions[0]
-    usage = allocator_curve(
-        graph, plan, capacity=first.capacity, small_pool=first.small_pool
-    )
+    usage = allocator_curve(graph, plan, first)
     if usage is None or not plan.swaps:
         return ()
     options: list[EarlyPlan] = []

@@ -1,6 +1,6 @@
 """Memory of a step that obeys a plan: bytes on the device while each op runs.
 
-Residencies (`lms.ir.resolved`) say how many bytes a tensor holds, and from which
+Residencies (`lms.ir.liveness`) say how many bytes a tensor holds, and from which
 position to which. Two functions read them:
 
 - `simulate_memory` adds up sizes: the step's own need.
@@ -18,9 +18,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from lms.ir.graph import GraphView, Op, per_graph
-from lms.ir.liveness import new_value, reused_bytes, written_over
+from lms.ir.liveness import Residency, bytes_in_use, new_value, written_over
 from lms.ir.plan import SwapPlan
-from lms.ir.resolved import Residency, ResolvedPlan, resolve
+from lms.ir.resolved import ResolvedPlan, resolve
 from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool, rounded_up
 
 __all__ = ["Event", "MemoryTimeline", "Region", "allocator_curve", "allocator_peak"]
@@ -98,9 +98,6 @@ class _Request(NamedTuple):
     replaced: Sequence[tuple[str, int, int]] = ()
 
 
-_NO_REQUEST = _Request()
-
-
 def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
     """Predict the memory of a step that obeys a plan.
 
@@ -112,19 +109,8 @@ def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
         Bytes on device and host while each op of `plan.order` runs.
     """
     resolved = resolve(graph, plan)
-    device = [0] * (len(plan.order) + 1)
-    dying: dict[int, list[int]] = defaultdict(list)
-    for life in resolved.residencies:
-        device[life.start] += life.size
-        device[life.end] -= life.size
-        if life.dies_at is not None:
-            dying[life.dies_at].append(life.size)
-    live = list(accumulate(device[:-1]))
-    used = tuple(
-        live[i] + op.scratch - reused_bytes(op, dying.get(i, ()))
-        for i, op in enumerate(resolved.ops)
-    )
-    return MemoryTimeline(device=used, host=_host_curve(resolved))
+    device = bytes_in_use(resolved.ops, resolved.residencies)
+    return MemoryTimeline(device=tuple(device), host=_host_curve(resolved))
 
 
 def allocator_peak(
@@ -141,10 +127,8 @@ def allocator_peak(
     Returns:
         Bytes of chunks in use at most; None if the allocator runs out of memory.
     """
-    peaks = allocator_peaks(
-        graph, plan, [Region(capacity=capacity, small_pool=small_pool)]
-    )
-    return None if peaks is None else peaks[0]
+    region = Region(capacity=capacity, small_pool=small_pool)
+    return next(peaks_by_region(graph, plan, [region]))
 
 
 def allocator_peaks(
@@ -171,13 +155,12 @@ def peaks_by_region(
 
 
 def allocator_curve(
-    graph: GraphView, plan: SwapPlan, *, capacity: int, small_pool: SmallPool = NO_POOL
-) -> tuple[int, ...] | None:
+    graph: GraphView, plan: SwapPlan, region: Region
+) -> Sequence[int] | None:
     """Predict the bytes of chunks in use at each op; None if memory runs out."""
-    known = _requests(graph, plan, small_pool.below)
-    requests = [known.get(i, _NO_REQUEST) for i in range(len(plan.order))]
-    used = _play(requests, Region(capacity=capacity, small_pool=small_pool))
-    return None if used is None else tuple(used)
+    known = _requests(graph, plan, region.small_pool.below)
+    requests = [known.get(i, _Request()) for i in range(len(plan.order))]
+    return _play(requests, region)
 
 
 def find_events(

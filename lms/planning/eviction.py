@@ -253,20 +253,12 @@ def _leaving(
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Facts about a step that no eviction changes; small buffers are left out.
+    """Facts about a step that no eviction changes; small buffers are left out."""
 
-    Args:
-        reads: Buffers of earlier steps that must be there when it starts.
-        touched: `reads`, and the buffers that it makes.
-        events: Events of its ops; ops that take and give nothing are left out.
-        next_uses: Movable buffers of `touched` with a later reader, each with the next
-            step that reads it.
-    """
-
-    reads: Sequence[int]
-    touched: frozenset[int]
-    events: Sequence[Event]
-    next_uses: Sequence[tuple[int, int]]
+    reads: Sequence[int]  # buffers of earlier steps
+    touched: frozenset[int]  # `reads`, and the buffers that it makes
+    events: Sequence[Event]  # of ops that take or give memory
+    next_uses: Sequence[tuple[int, int]]  # (movable buffer, next step that reads it)
 
 
 @dataclass(frozen=True, slots=True)

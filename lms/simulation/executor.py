@@ -68,48 +68,28 @@ def collector_paused() -> Generator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """A piece of device memory that an op or a swap-in begins to hold.
-
-    Args:
-        key: Its number.
-        size: Bytes; 0 when an op reuses the piece of a dying input.
-        holders: Number of ops and copies that must end before it is free.
-    """
+    """A piece of device memory that an op or a swap-in begins to hold."""
 
     key: int
-    size: Bytes
-    holders: int
+    size: Bytes  # 0 when an op reuses the piece of a dying input
+    holders: int  # number of ops and copies that must end before it is free
 
 
 @dataclass(slots=True, kw_only=True)
 class Copy:
-    """One copy of a swapped tensor.
-
-    Args:
-        lane: Its direction.
-        tensor: The tensor's name.
-        size: Bytes.
-        waits: Number of ops and copies whose end it still waits for.
-        ops: Positions of ops that wait for its end.
-        copies: Numbers of swap-ins that wait for its end.
-        beside: Positions of ops that wait until it holds its memory.
-        out: Number of the swap-out that a swap-in belongs to.
-        take: The memory of a swap-in.
-        gives: The piece that a swap-out holds until its end.
-        frees_host: Whether its end frees the tensor's host memory.
-    """
+    """One copy of a swapped tensor."""
 
     lane: Lane
     tensor: str
     size: Bytes
-    waits: int = 0
-    ops: list[int] = field(default_factory=list[int])
-    copies: list[int] = field(default_factory=list[int])
-    beside: list[int] = field(default_factory=list[int])
-    out: int = -1
-    take: Take | None = None
-    gives: int | None = None
-    frees_host: bool = False
+    waits: int = 0  # number of ops and copies whose end it still waits for
+    ops: list[int] = field(default_factory=list[int])  # that wait for its end
+    copies: list[int] = field(default_factory=list[int])  # swap-ins that do so
+    beside: list[int] = field(default_factory=list[int])  # ops that wait for its start
+    out: int = -1  # the swap-out that a swap-in belongs to
+    take: Take | None = None  # memory of a swap-in
+    gives: int | None = None  # the piece that a swap-out holds until its end
+    frees_host: bool = False  # whether its end frees the tensor's host memory
 
 
 class Dependencies:
@@ -274,32 +254,15 @@ def simulate(
         return _Device(graph, plan, costs, hardware).played()
 
 
-class Clock:
-    """Calls functions in the order of their times, then of their registration."""
-
-    def __init__(self) -> None:
-        self.now: Seconds = 0.0
-        self._calls: list[tuple[Seconds, int, Callable[[], None]]] = []
-        self._number = count()
-
-    def at(self, when: Seconds, call: Callable[[], None]) -> None:
-        """Register a call at a time that is not past."""
-        heappush(self._calls, (when, next(self._number), call))
-
-    def run(self) -> None:
-        """Make the registered calls until none is left."""
-        while self._calls:
-            self.now, _, call = heappop(self._calls)
-            call()
-
-
 class _Device:
     """Plays one step: the host that launches, the device, and its two copy lanes."""
 
     def __init__(
         self, graph: GraphView, plan: SwapPlan, costs: Costs, hardware: Hardware
     ) -> None:
-        self._clock = Clock()
+        self._now: Seconds = 0.0
+        self._calls: list[tuple[Seconds, int, Callable[[], None]]] = []
+        self._number = count()  # calls of equal times come as they were registered
         self._costs = costs
         self._hardware = hardware
         self._ops = resolve(graph, plan).ops
@@ -317,7 +280,9 @@ class _Device:
 
     def played(self) -> Timeline:
         self._launch_next()
-        self._clock.run()
+        while self._calls:
+            self._now, _, call = heappop(self._calls)
+            call()
         if self._next < len(self._ops):
             raise PlanError(
                 "ops and copies of the plan must not wait for each other in a circle, "
@@ -331,16 +296,19 @@ class _Device:
             host_requests=tuple(self._host_requests),
         )
 
+    def _at(self, when: Seconds, call: Callable[[], None]) -> None:
+        heappush(self._calls, (when, next(self._number), call))
+
     def _launch_next(self) -> None:
         """Launch ops as long as the next one waits for nothing but the host."""
         ops, waits = self._ops, self._depends.waits
         while self._next < len(ops) and not waits.get(self._next, 0):
-            if self._clock.now < self._host_free:
+            if self._now < self._host_free:
                 break  # another launch goes on
             self._launch(self._next)
 
     def _launch(self, position: int) -> None:
-        op, now = self._ops[position], self._clock.now
+        op, now = self._ops[position], self._now
         seconds = self._costs.of(op.name)
         start = max(now, self._device_free)
         self._note_stall(op.name, start)
@@ -360,7 +328,7 @@ class _Device:
         for number in self._depends.after_op.get(position, ()):
             self._come(number)
         if self._host_free > now:
-            self._clock.at(self._host_free, self._launch_next)
+            self._at(self._host_free, self._launch_next)
 
     def _note_stall(self, op: str, start: Seconds) -> None:
         if start <= self._device_free:
@@ -385,12 +353,12 @@ class _Device:
             self._let_go(copy.beside, copy)
         else:
             self._note(self._host_requests, number, copy.size)
-        start = max(self._clock.now, self._device_free, self._lane_free[copy.lane])
+        start = max(self._now, self._device_free, self._lane_free[copy.lane])
         into = copy.lane is Lane.H2D
         end = start + self._hardware.copy_seconds(copy.size, to_device=into)
         self._lane_free[copy.lane] = end
         self._add(copy.lane, copy.tensor, start, end, copy.size)
-        self._clock.at(end, partial(self._copied, copy))
+        self._at(end, partial(self._copied, copy))
 
     def _copied(self, copy: Copy) -> None:
         """Free memory and waiting ops, as the host learns that a copy has ended."""
@@ -432,4 +400,4 @@ class _Device:
         self._note(self._requests, key, -size)
 
     def _note(self, requests: list[Request], key: int, size: Bytes) -> None:
-        requests.append(Request(at=self._clock.now, key=key, size=size))
+        requests.append(Request(at=self._now, key=key, size=size))

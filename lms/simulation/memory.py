@@ -1,11 +1,8 @@
 """Memory of a step that obeys a plan: bytes on the device while each op runs.
 
 Residencies (`lms.ir.liveness`) say how many bytes a tensor holds, and from which
-position to which. Two functions read them:
-
-- `simulate_memory` adds up sizes: the step's own need.
-- `allocator_peak` plays them to a model of the allocator: the peak that it will report,
-  rounding and fragmentation included.
+position to which. `simulate_memory` adds up their sizes; `allocator_peak` plays them to
+a model of the allocator, with its rounding and fragmentation.
 
 Known weakness: positions, not seconds. A new value of a variable that is read after it
 was assigned is taken to die with its last reader.
@@ -20,7 +17,7 @@ from typing import NamedTuple
 from lms.ir.graph import GraphView, Op, per_graph
 from lms.ir.liveness import Residency, bytes_in_use, new_value, written_over
 from lms.ir.plan import SwapPlan
-from lms.ir.resolved import ResolvedPlan, resolve
+from lms.ir.resolved import resolve
 from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool, rounded_up
 
 __all__ = ["Event", "MemoryTimeline", "Region", "allocator_curve", "allocator_peak"]
@@ -83,19 +80,12 @@ class Event(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """Memory that an op takes and gives back; numbers are keys of chunks.
+    """Memory that an op takes and gives back; numbers are keys of chunks."""
 
-    Args:
-        taken: Chunks and their sizes.
-        scratch: Bytes while it runs.
-        given: Chunks that are given back.
-        replaced: Variables with the size and the chunk of their new value.
-    """
-
-    taken: Sequence[tuple[int, int]] = ()
-    scratch: int = 0
+    taken: Sequence[tuple[int, int]] = ()  # chunks, each with its bytes
+    scratch: int = 0  # bytes while it runs
     given: Sequence[int] = ()
-    replaced: Sequence[tuple[str, int, int]] = ()
+    replaced: Sequence[tuple[str, int, int]] = ()  # variable, bytes, new value's chunk
 
 
 def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
@@ -110,7 +100,12 @@ def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
     """
     resolved = resolve(graph, plan)
     device = bytes_in_use(resolved.ops, resolved.residencies)
-    return MemoryTimeline(device=tuple(device), host=_host_curve(resolved))
+    host = [0] * (len(resolved.ops) + 1)
+    for swap in resolved.swaps:  # on the host from its producer to its last reader
+        buffer = swap.buffer
+        host[min(buffer.producer + 1, buffer.last)] += buffer.size
+        host[buffer.last + 1] -= buffer.size
+    return MemoryTimeline(device=tuple(device), host=tuple(accumulate(host[:-1])))
 
 
 def allocator_peak(
@@ -288,13 +283,3 @@ def _step(
             allocator.free(variables[name])
             variables[name] = chunk.pop(key)
     return used
-
-
-def _host_curve(resolved: ResolvedPlan) -> tuple[int, ...]:
-    """Count host bytes: a tensor is there from its producer to its last reader."""
-    host = [0] * (len(resolved.ops) + 1)
-    for swap in resolved.swaps:
-        buffer = swap.buffer
-        host[min(buffer.producer + 1, buffer.last)] += buffer.size
-        host[buffer.last + 1] -= buffer.size
-    return tuple(accumulate(host[:-1]))

@@ -16,13 +16,8 @@ from lms.planning.problem import Filters
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import SmallPool, rounded_up
 
-__all__ = [
-    "check_scopes",
-    "large_ops",
-    "movable",
-    "small_pool_for",
-    "smallest_worth_moving",
-]
+__all__ = ["check_scopes", "large_ops", "movable", "small_pool_for"]
+__all__ += ["smallest_worth_moving"]
 
 
 def check_scopes(graph: GraphView, filters: Filters) -> None:

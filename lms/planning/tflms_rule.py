@@ -42,16 +42,8 @@ from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import large_ops
 from lms.planning.tuning import TUNING
 
-__all__ = [
-    "LEAST",
-    "LevelledGraph",
-    "SyncMode",
-    "ThresholdRule",
-    "level_graph",
-    "levels",
-    "plan_by_rule",
-    "read_levels",
-]
+__all__ = ["LEAST", "LevelledGraph", "SyncMode", "ThresholdRule", "level_graph"]
+__all__ += ["levels", "plan_by_rule", "read_levels"]
 
 # The least values of the knobs that are tuned.
 LEAST = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0}

@@ -65,7 +65,11 @@ def plan_step(
         return found
     recomputed = _recomputed(workload, settings, budget, choose)
     if recomputed is None or recomputed.host_bytes > host:
-        raise HostMemoryError(_too_small(found, host))
+        raise HostMemoryError(
+            f"Could not hold {format_bytes(found.host_bytes)} of swapped tensors in "
+            f"host memory: {format_bytes(host)} are free. Close other programs, or use "
+            "a larger `budget`, a smaller batch or a smaller volume."
+        )
     return recomputed
 
 
@@ -94,14 +98,6 @@ def _recomputed(
 def _slowed(speeds: Speeds) -> Speeds:
     link = replace(speeds.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
     return replace(speeds, hardware=link)
-
-
-def _too_small(found: PlannedStep, host: Bytes) -> str:
-    return (
-        f"Could not hold {format_bytes(found.host_bytes)} of swapped tensors in host "
-        f"memory: {format_bytes(host)} are free. Close other programs, or use a larger "
-        "`budget`, a smaller batch or a smaller volume."
-    )
 
 
 def _fitted(

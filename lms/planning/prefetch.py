@@ -33,8 +33,6 @@ from lms.units import Bytes
 
 __all__ = ["EarlyPlan", "copy_in_time", "start_in_time"]
 
-_Trigger = Mapping[tuple[int, int], str]  # by swap and number of its swap-in
-
 
 class EarlyPlan(NamedTuple):
     """A plan with earlier swap-ins, and its peaks in bytes, region by region."""
@@ -235,7 +233,8 @@ def _move(
         copy.starts = boundaries[index]
 
 
-def _with_triggers(plan: SwapPlan, triggers: _Trigger) -> SwapPlan:
+def _with_triggers(plan: SwapPlan, triggers: Mapping[tuple[int, int], str]) -> SwapPlan:
+    """Change triggers, which are named by swap and number of its swap-in."""
     swaps: list[Swap] = []
     for i, swap in enumerate(plan.swaps):
         copies = (

@@ -39,6 +39,7 @@ from itertools import chain, pairwise
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.machine.hardware import moved_bytes
 from lms.planning.candidates import large_ops
 from lms.planning.tuning import TUNING
 
@@ -120,11 +121,8 @@ def level_graph(
     plain = levels(graph)
     ordered = graph.reordered(_by_level(graph, plain))
     chosen = _serialized(ordered, plain, serialization, serialization_by_size)
-    chain = tuple(
-        name
-        for name in large_ops(ordered, min_bytes=min_bytes)
-        if plain[name] in chosen
-    )
+    large = large_ops(ordered, min_bytes=min_bytes)
+    chain = tuple(name for name in large if plain[name] in chosen)
     waits = {name: [before] for before, name in pairwise(chain)}
     level = levels(ordered, waits)
     ordered = graph.reordered(_by_level(graph, level))
@@ -141,10 +139,7 @@ def level_graph(
 
 
 def _can_wait(op: Op) -> bool:
-    """Tell whether an op can be made to wait, or be waited for.
-
-    An alias, a persistent op or a part of a loop cannot.
-    """
+    """Tell whether an op can be made to wait, or be waited for."""
     return op.alias is None and not op.persistent and not op.fixed
 
 
@@ -164,9 +159,7 @@ def _serialized(
     touched = [0] * count
     for op in graph.ops:
         if _can_wait(op):
-            made = [tensor.name for tensor in op.outputs]
-            names = dict.fromkeys([*op.inputs, *made])
-            touched[level[op.name]] += sum(graph.tensors[name].size for name in names)
+            touched[level[op.name]] += moved_bytes(graph, op)
     if by_size > 0:
         chosen.update(i for i, size in enumerate(touched) if size > by_size)
     return chosen
@@ -192,9 +185,8 @@ def read_levels(item: int | str, count: int) -> range:
             f"such as '3:5', ':2', '10:' or ':', got {item!r}. "
             "The end of a slice is not part of it."
         )
-    return range(count)[
-        slice(*(int(part) if part else None for part in parts.groups()))
-    ]
+    ends = (int(part) if part else None for part in parts.groups())
+    return range(count)[slice(*ends)]
 
 
 def _starts(level: Sequence[int]) -> tuple[int, ...]:

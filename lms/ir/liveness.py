@@ -282,9 +282,8 @@ def working_sets(graph: GraphView) -> list[int]:
         read = [live[root] for root in names if root in live]
         made = sum(t.size for t in op.outputs if t.name in live)
         dying = [b.size for b in read if b.last == position and not b.kept]
-        sets.append(
-            sum(b.size for b in read) + made + op.scratch - reused_bytes(op, dying)
-        )
+        need = sum(b.size for b in read) + made + op.scratch
+        sets.append(need - reused_bytes(op, dying))
     return sets
 
 

@@ -257,9 +257,8 @@ def _in_time(
         regions=_regions(request.budget, headroom, fitted.small_pool, effort),
         tries=effort.early_tries,
     )
-    for option in early:
-        likely = _middle(option.peaks)
-        yield replace(fitted, plan=option.plan, peak=likely, seconds=None)
+    for plan, peaks in early:
+        yield replace(fitted, plan=plan, peak=_middle(peaks), seconds=None)
 
 
 def seconds_of(fitted: FittedPlan) -> Seconds:
@@ -311,11 +310,7 @@ def _middle(peaks: Sequence[int]) -> int:
 def _regions(
     budget: int, headroom: Headroom, small_pool: SmallPool, effort: Effort = THOROUGH
 ) -> tuple[Region, ...]:
-    """Return the regions to place a plan in: the budget, a little less, and more.
-
-    Best fit takes the smallest chunk that will do, so a little more memory can mean
-    other chunks, other fragments, and a tensor that no fragment can hold.
-    """
+    """Return the regions to place a plan in: the budget, a little less, and more."""
     more = (headroom.free * part // 100 for part in effort.region_percent)
     least = budget * TUNING.region_least_percent // 100
     sizes = (max(least, budget + part) for part in more)

@@ -79,10 +79,7 @@ def without_plan(workload: Workload, budget: MemoryBudget) -> PlannedStep:
 
 
 def _recomputed(
-    workload: Workload,
-    settings: Settings,
-    budget: MemoryBudget,
-    choose: _Choose,
+    workload: Workload, settings: Settings, budget: MemoryBudget, choose: _Choose
 ) -> PlannedStep | None:
     """Plan with recomputation to move little; None if the settings forbid it."""
     may_choose = settings.thresholds is None and settings.recompute is None

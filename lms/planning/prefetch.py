@@ -71,13 +71,9 @@ def copy_in_time(
         return ()
     options: list[EarlyPlan] = []
     for slack, percent in TUNING.early_tries[:tries]:
+        room = first.capacity * percent // 100
         wanted = start_in_time(
-            graph,
-            plan,
-            speeds,
-            usage=usage,
-            budget=first.capacity * percent // 100,
-            slack=slack,
+            graph, plan, speeds, usage=usage, budget=room, slack=slack
         )
         placed = _placed(graph, plan, wanted, bound, regions)
         if placed is not None and placed not in options:
@@ -121,8 +117,7 @@ def _placed(
 class _Return:
     """One swap-in; positions are those of the plan's order."""
 
-    swap: int
-    number: int
+    key: tuple[int, int]  # numbers of the swap and of its swap-in
     size: Bytes
     first_read: int
     starts: int  # the ordered op beside which it takes its memory
@@ -161,7 +156,7 @@ def start_in_time(
         _move(copy, boundaries, used, budget)
     link_at = {boundary: link for link, boundary in enumerate(boundaries)}
     triggers = {
-        (copy.swap, copy.number): plan.chain[link - 1]
+        copy.key: plan.chain[link - 1]
         for copy in returns
         if (link := link_at.get(copy.starts))  # nothing comes before the first
     }
@@ -177,8 +172,7 @@ def _returns(resolved: ResolvedPlan) -> list[_Return]:
             if copy.trigger is not None:
                 returns.append(
                     _Return(
-                        swap=i,
-                        number=k,
+                        key=(i, k),
                         size=swap.buffer.size,
                         first_read=copy.first_read,
                         starts=_next_begin(resolved, copy, copy.trigger),
@@ -234,7 +228,6 @@ def _move(
 
 
 def _with_triggers(plan: SwapPlan, triggers: Mapping[tuple[int, int], str]) -> SwapPlan:
-    """Change triggers, which are named by swap and number of its swap-in."""
     swaps: list[Swap] = []
     for i, swap in enumerate(plan.swaps):
         copies = (

@@ -42,7 +42,6 @@ from lms.units import Bytes, Seconds
 
 __all__ = ["Fates", "LinkShare", "Terms", "choose_fates"]
 
-
 # Seconds added to each cost: a roofline gives some ops none.
 _INSTANT: Seconds = 1e-6
 

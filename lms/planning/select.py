@@ -114,16 +114,14 @@ def _beside_loops(
     unordered = _unordered(graph)
     part = budget.step * TUNING.beside_loops_percent // 100
     part = max(part, budget.step - unordered)
+    less = budget.of(budget.persistent + part)
     try:
-        less = budget.of(budget.persistent + part)
         return plan_by_budget(graph, settings, less, speeds)
     except BudgetError as error:
         least = error.least_bytes or 0
-        all_ = least * 100 // TUNING.beside_loops_percent
+        least = min(least * 100 // TUNING.beside_loops_percent, least + unordered)
         raise BudgetError(
-            str(error),
-            op_name=error.op_name,
-            least_bytes=min(all_, least + unordered),
+            str(error), op_name=error.op_name, least_bytes=least
         ) from error
 
 

@@ -50,7 +50,6 @@ from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["best_plan", "plan_by_budget"]
 
-
 _ALL = 100  # percent
 
 _REFERENCE = "v100-pcie"
@@ -315,10 +314,9 @@ def plan_by_budget(
 ) -> FittedPlan:
     """Plan with deferred writes; where they take too much memory, with eager writes.
 
-    Sure plans with headroom come first: the memory that the allocator, small ops and
-    input pipelines take is not known to the byte. Other plans are taken only on devices
-    that have the least budget of a sure plan, or had it when the training began: a step
-    that runs out of memory is replanned.
+    Sure plans with headroom come first. Other plans are taken only on devices that have
+    the least budget of a sure plan, or had it when the training began: a step that runs
+    out of memory is replanned.
     """
     may_wait = (True, False) if can_come_last(graph) else (True,)
     orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]

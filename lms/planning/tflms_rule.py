@@ -22,9 +22,6 @@ with one release a tensor and one trigger a copy. Three simplifications follow:
 - Of several ops that may trigger a copy, the first in execution order does, and never
   an alias, a persistent op or a part of a loop: those cannot be waited for.
 
-TFLMS can make the ops of a level run one by one; the ops behind them then move to later
-levels.
-
 Known weaknesses: a level says nothing of bytes or seconds, so good thresholds must be
 searched (`lms.planning.tflms_autotune`). The sets of ancestors take n^2/16 bytes for n
 ops.
@@ -105,7 +102,7 @@ def level_graph(
     serialization: Sequence[int | str] = (),
     serialization_by_size: int = 0,
 ) -> LevelledGraph:
-    """Serialise, then measure levels once for any number of rules.
+    """Serialise, which moves later ops to later levels; measure levels for all rules.
 
     Args:
         graph: The graph in any execution order.
@@ -377,26 +374,21 @@ def _trigger_ahead(
     )
     for number in range(highest, lowest - 1, -1):
         for position in range(start[number], start[number + 1]):
-            if ancestors >> position & 1 and _can_trigger(levelled, position, reader):
+            if ancestors >> position & 1 and _can_wait(levelled.graph.ops[position]):
                 return position
     return None
 
 
 def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int | None:
     """Find the last other input of the reader, else the last op below its level."""
-    op, made = levelled.graph.ops[reader], buffer.producer
-    names = {*map(op_of, op.inputs), *op.controls}
+    ops, made = levelled.graph.ops, buffer.producer
+    names = {*map(op_of, ops[reader].inputs), *ops[reader].controls}
     inputs = sorted(levelled.position[name] for name in names)
     below = range(made + 1, levelled.start[levelled.level[reader]])
     for found in chain(reversed(inputs), reversed(below)):
-        if found > made and _can_trigger(levelled, found, reader):
+        if found > made and _can_wait(ops[found]):
             return found
-    return made if _can_trigger(levelled, made, reader) else None
-
-
-def _can_trigger(levelled: LevelledGraph, position: int, reader: int) -> bool:
-    op = levelled.graph.ops[position]
-    return _can_wait(op) and position < reader
+    return made if _can_wait(ops[made]) else None
 
 
 def _without_circles(

@@ -27,7 +27,6 @@ __all__ += ["remove_drafts", "write_arrays", "write_file", "write_json", "write_
 
 T = TypeVar("T")
 
-
 # Prefix of a file's name while the file is written.
 DRAFT = "partial-"
 

@@ -11,17 +11,8 @@ import re
 from fractions import Fraction
 from typing import Final, SupportsIndex, TypeAlias
 
-__all__ = [
-    "GIB",
-    "KIB",
-    "MIB",
-    "TIB",
-    "Bytes",
-    "Seconds",
-    "format_bytes",
-    "format_seconds",
-    "parse_size",
-]
+__all__ = ["GIB", "KIB", "MIB", "TIB", "Bytes", "Seconds", "format_bytes"]
+__all__ += ["format_seconds", "parse_size"]
 
 Bytes: TypeAlias = int
 Seconds: TypeAlias = float

@@ -24,8 +24,7 @@ from lms.errors import LMSError
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.planning.settings import RECOMPUTE_WORDS
-from lms.simulation.dependencies import find_dependencies
-from lms.simulation.executor import simulate
+from lms.simulation.executor import Dependencies, simulate
 from lms.simulation.timeline import Lane, Timeline
 from profiling.measured import measured_steps
 from profiling.record import paced, slow_motion, write_result
@@ -88,7 +87,7 @@ def waits_by_op(graph: GraphView, plan: SwapPlan) -> dict[str, set[tuple[Lane, s
         plan: A valid plan.
     """
     waits: dict[str, set[tuple[Lane, str]]] = {}
-    for copy in find_dependencies(graph, plan).copies:
+    for copy in Dependencies(graph, plan).copies:
         for position in (*copy.ops, *copy.beside):
             waits.setdefault(plan.order[position], set()).add((copy.lane, copy.tensor))
     return waits

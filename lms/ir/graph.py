@@ -187,8 +187,7 @@ class GraphView:
     @property
     def constant_bytes(self) -> int:
         """Bytes of the graph's constants, which stay on the device between steps."""
-        made = (op.outputs for op in self.ops if op.constant)
-        return sum(tensor.size for outputs in made for tensor in outputs)
+        return sum(made.size for op in self.ops if op.constant for made in op.outputs)
 
     @cached_property
     def roots(self) -> Mapping[str, str]:

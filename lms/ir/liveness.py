@@ -10,15 +10,16 @@ output into an input that dies there (TensorFlow's `forward_input`).
 Known weakness: the allocator's rounding and fragmentation are not modelled here.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from lms.ir.graph import GraphView, Op, per_graph
 
-__all__ = ["Buffer", "buffers", "dying_sizes", "lower_bound", "memory_curve"]
-__all__ += ["new_value", "old_values", "peak", "reused_bytes", "working_sets"]
-__all__ += ["written_over"]
+__all__ = ["Buffer", "Residency", "buffers", "bytes_in_use", "dying_sizes"]
+__all__ += ["lower_bound", "memory_curve", "new_value", "old_values", "peak"]
+__all__ += ["reused_bytes", "staying", "working_sets", "written_over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,25 @@ class Buffer:
     def last(self) -> int:
         """Position of the last op that needs the buffer."""
         return self.uses[-1] if self.uses else self.producer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residency:
+    """Span of positions in which one copy of a buffer is on the device.
+
+    Args:
+        root: Name of the buffer's root tensor.
+        start: First position at which it holds memory.
+        end: First position at which its memory is free.
+        size: Bytes.
+        dies_at: Position of the op that reads it last and may write over it, or None.
+    """
+
+    root: str
+    start: int
+    end: int
+    size: int
+    dies_at: int | None
 
 
 @per_graph()
@@ -90,12 +110,27 @@ def buffers(graph: GraphView) -> tuple[Buffer, ...]:
     )
 
 
-def dying_sizes(live: Sequence[Buffer]) -> dict[int, list[int]]:
+@per_graph()
+def staying(graph: GraphView) -> tuple[Residency, ...]:
+    """Return the residencies of all buffers, in their order, if none moves."""
+    return tuple(
+        Residency(
+            root=buffer.root,
+            start=buffer.producer,
+            end=len(graph.ops) if buffer.kept else buffer.last + 1,
+            size=buffer.size,
+            dies_at=None if buffer.kept or not buffer.uses else buffer.last,
+        )
+        for buffer in buffers(graph)
+    )
+
+
+def dying_sizes(lives: Sequence[Residency]) -> dict[int, list[int]]:
     """Return by position the sizes of the buffers that die at an op."""
-    dying: dict[int, list[int]] = {}
-    for buffer in live:
-        if buffer.uses and not buffer.kept:
-            dying.setdefault(buffer.last, []).append(buffer.size)
+    dying: dict[int, list[int]] = defaultdict(list)
+    for life in lives:
+        if life.dies_at is not None:
+            dying[life.dies_at].append(life.size)
     return dying
 
 
@@ -177,17 +212,25 @@ def memory_curve(graph: GraphView) -> list[int]:
         >>> memory_curve(GraphView(ops=(a, b)))
         [8, 10]
     """
-    ops = graph.ops
+    return bytes_in_use(graph.ops, staying(graph))
+
+
+def bytes_in_use(ops: Sequence[Op], lives: Sequence[Residency]) -> list[int]:
+    """Return the bytes of the step in use while each op runs, as in `memory_curve`.
+
+    Args:
+        ops: The ops in the order that positions refer to.
+        lives: Residencies of all buffers.
+    """
     change = [0] * (len(ops) + 1)
-    dying = dying_sizes(buffers(graph))
-    for buffer in buffers(graph):
-        end = len(ops) if buffer.kept else buffer.last + 1
-        change[buffer.producer] += buffer.size
-        change[end] -= buffer.size
-    live = list(accumulate(change[:-1]))
+    for life in lives:
+        change[life.start] += life.size
+        change[life.end] -= life.size
+    dying = dying_sizes(lives)
+    live = accumulate(change[:-1])
     return [
-        live[i] + op.scratch - reused_bytes(op, dying.get(i, ()))
-        for i, op in enumerate(ops)
+        used + op.scratch - reused_bytes(op, dying.get(i, ()))
+        for i, (op, used) in enumerate(zip(ops, live, strict=True))
     ]
 
 
@@ -239,9 +282,8 @@ def working_sets(graph: GraphView) -> list[int]:
         read = [live[root] for root in names if root in live]
         made = sum(t.size for t in op.outputs if t.name in live)
         dying = [b.size for b in read if b.last == position and not b.kept]
-        sets.append(
-            sum(b.size for b in read) + made + op.scratch - reused_bytes(op, dying)
-        )
+        need = sum(b.size for b in read) + made + op.scratch
+        sets.append(need - reused_bytes(op, dying))
     return sets
 
 

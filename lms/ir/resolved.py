@@ -13,35 +13,14 @@ are not ordered may run before the trigger or after it.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from lms.ir.graph import GraphView, Op, per_graph
-from lms.ir.liveness import Buffer, buffers
+from lms.ir.liveness import Buffer, Residency, buffers, staying
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 
-__all__ = ["Residency", "ResolvedPlan", "ResolvedSwap", "ResolvedSwapIn", "resolve"]
-__all__ += ["staying"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residency:
-    """Span of positions in which one copy of a buffer is on the device.
-
-    Args:
-        root: Name of the buffer's root tensor.
-        start: First position at which it holds memory.
-        end: First position at which its memory is free.
-        size: Bytes.
-        dies_at: Position of the op that reads it last and may write over it, or None.
-    """
-
-    root: str
-    start: int
-    end: int
-    size: int
-    dies_at: int | None
+__all__ = ["ResolvedPlan", "ResolvedSwap", "ResolvedSwapIn", "resolve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +93,6 @@ class ResolvedPlan:
     residencies: tuple[Residency, ...]
 
 
-class _Order(NamedTuple):
-    """Data that all plans of one order share."""
-
-    position: Mapping[str, int]
-    buffers: Mapping[str, Buffer]
-
-
 @per_graph(most=1)
 def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
     """Turn a plan's names into positions and spans.
@@ -142,56 +114,45 @@ def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
         [(0, 1), (2, 3)]
     """
     ordered = graph.reordered(plan.order)
-    order = _order(ordered)
-    chain = tuple(order.position[name] for name in plan.chain)
+    position, known = _order(ordered)
+    chain = tuple(position[name] for name in plan.chain)
     link_of = {name: i for i, name in enumerate(plan.chain)}
-    swaps = tuple(_swap(swap, order, link_of, chain) for swap in plan.swaps)
+    swaps = tuple(
+        _swap(swap, known[swap.tensor], position, link_of, chain) for swap in plan.swaps
+    )
     return ResolvedPlan(
         plan=plan,
         ops=ordered.ops,
         chain=chain,
         link_of=link_of,
-        buffers=order.buffers,
+        buffers=known,
         swaps=swaps,
         residencies=_residencies(staying(ordered), swaps),
     )
 
 
 @per_graph()
-def _order(ordered: GraphView) -> _Order:
-    return _Order(
-        position={op.name: i for i, op in enumerate(ordered.ops)},
-        buffers={buffer.root: buffer for buffer in buffers(ordered)},
-    )
-
-
-@per_graph()
-def staying(graph: GraphView) -> tuple[Residency, ...]:
-    """Return the residencies of all buffers, in their order, if none moves."""
-    return tuple(
-        Residency(
-            root=buffer.root,
-            start=buffer.producer,
-            end=len(graph.ops) if buffer.kept else buffer.last + 1,
-            size=buffer.size,
-            dies_at=None if buffer.kept or not buffer.uses else buffer.last,
-        )
-        for buffer in buffers(graph)
-    )
+def _order(ordered: GraphView) -> tuple[Mapping[str, int], Mapping[str, Buffer]]:
+    """Return (positions of ops, buffers by their roots), which all plans share."""
+    position = {op.name: i for i, op in enumerate(ordered.ops)}
+    return position, {buffer.root: buffer for buffer in buffers(ordered)}
 
 
 def _swap(
-    swap: Swap, order: _Order, link_of: Mapping[str, int], chain: Sequence[int]
+    swap: Swap,
+    buffer: Buffer,
+    position: Mapping[str, int],
+    link_of: Mapping[str, int],
+    chain: Sequence[int],
 ) -> ResolvedSwap:
-    buffer = order.buffers[swap.tensor]
     copies = tuple(
-        _swap_in(copy, buffer.producer, order.position, link_of, chain)
+        _swap_in(copy, buffer.producer, position, link_of, chain)
         for copy in swap.swap_ins
     )
     far = {read for copy in copies for read in copy.readers}
     near = tuple(use for use in buffer.uses if use not in far)
     last_near = near[-1] if near else buffer.producer
-    release = None if swap.release is None else order.position[swap.release]
+    release = None if swap.release is None else position[swap.release]
     return ResolvedSwap(
         buffer=buffer,
         near=near,
@@ -233,29 +194,14 @@ def _residencies(
     if not moved:
         return unmoved
     lives: list[Residency] = []
-    for kept in unmoved:
-        lives += _moving(moved[kept.root]) if kept.root in moved else [kept]
+    for life in unmoved:
+        lives += _moving(life, moved[life.root]) if life.root in moved else [life]
     return tuple(lives)
 
 
-def _moving(swap: ResolvedSwap) -> list[Residency]:
-    """Return the residencies of a buffer that moves: the original, each swap-in."""
-    root, size = swap.buffer.root, swap.buffer.size
-    original = Residency(
-        root=root,
-        start=swap.buffer.producer,
-        end=swap.leaves,
-        size=size,
-        dies_at=None,
-    )
-    copies = (
-        Residency(
-            root=root,
-            start=copy.starts,
-            end=copy.last_read + 1,
-            size=size,
-            dies_at=copy.last_read,
-        )
-        for copy in swap.swap_ins
-    )
-    return [original, *copies]
+def _moving(life: Residency, swap: ResolvedSwap) -> Iterator[Residency]:
+    """Yield the residencies of a buffer that moves: the original, each swap-in."""
+    yield replace(life, end=swap.leaves, dies_at=None)
+    for copy in swap.swap_ins:
+        last = copy.last_read
+        yield replace(life, start=copy.starts, end=last + 1, dies_at=last)

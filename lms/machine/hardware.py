@@ -265,14 +265,14 @@ def roofline(graph: GraphView, hardware: Hardware) -> Costs:
         >>> roofline(GraphView(ops=(a,)), preset("v100-pcie")).of("a")
         0.001
     """
-    seconds: dict[str, Seconds] = {}
-    for op in graph.ops:
-        if op.alias is not None or op.persistent:
-            continue
-        seconds[op.name] = max(
+    seconds = {
+        op.name: max(
             op.flops / hardware.rate_of(op.outputs[0].dtype if op.outputs else ""),
             moved_bytes(graph, op) / hardware.memory_bandwidth,
         )
+        for op in graph.ops
+        if op.alias is None and not op.persistent
+    }
     return Costs(seconds=seconds, source="roofline")
 
 

@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from lms.errors import WorkersError
 
-__all__ = ["Placement", "cluster_variables", "note_joined", "read_placement"]
-__all__ += ["joined"]
+__all__ = ["Placement", "cluster_variables", "joined", "note_joined", "read_placement"]
 
 _CONFIG: Final = "TF_CONFIG"
 

@@ -16,13 +16,8 @@ from lms.planning.problem import Filters
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import SmallPool, rounded_up
 
-__all__ = [
-    "check_scopes",
-    "large_ops",
-    "movable",
-    "small_pool_for",
-    "smallest_worth_moving",
-]
+__all__ = ["check_scopes", "large_ops", "movable", "small_pool_for"]
+__all__ += ["smallest_worth_moving"]
 
 
 def check_scopes(graph: GraphView, filters: Filters) -> None:
@@ -86,10 +81,8 @@ def movable(
 def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
     """Return chunks for buffers below `min_bytes`: of each size, the most live at once.
 
-    Some are added because small ops are not ordered and their buffers may live longer.
-    Constants get chunks, as they take memory when the step first runs. New values of
-    variables stay where they were made: one step's get chunks, the large ones only if
-    all of them are a small part of the step's peak.
+    Constants get chunks, as they take memory when the step first runs, and one step's
+    new values of variables, which stay where they were made.
     """
     changes: dict[int, list[tuple[int, int]]] = {}
     sizes: dict[str, int] = {}
@@ -103,8 +96,7 @@ def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
     few = sum(new) <= peak(graph) // TUNING.new_value_part
     counts = Counter(chunk for chunk in new if few or chunk < min_bytes)
     counts.update(_scratch_chunks(graph, min_bytes))
-    made = (op.outputs for op in graph.ops if op.constant)
-    constants = (tensor.size for outputs in made for tensor in outputs)
+    constants = [made.size for op in graph.ops if op.constant for made in op.outputs]
     counts.update(rounded_up(size) for size in constants if 0 < size < min_bytes)
     del counts[0]  # new values that are no buffers of the step
     for chunk, moments in changes.items():

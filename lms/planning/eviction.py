@@ -17,13 +17,14 @@ Known weakness: copies are free, and tensors are back just before they are read;
 
 import heapq
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from lms.ir.graph import GraphView, per_graph
-from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes
+from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes, staying
 from lms.ir.plan import Swap, SwapIn, SwapPlan
-from lms.ir.resolved import staying
 from lms.planning.candidates import large_ops
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import BestFitAllocator, rounded_up
@@ -46,88 +47,9 @@ class Step:
     """
 
     op: str | None
-    length: int = 0
     reads: set[int] = field(default_factory=set[int])
     makes: set[int] = field(default_factory=set[int])
     need: int = 0
-
-
-def split_into_steps(graph: GraphView, chain: Sequence[str]) -> list[Step]:
-    """Split the execution order into steps, each with its reads, outputs and need.
-
-    Args:
-        graph: The graph in the execution order to obey.
-        chain: Names of the ordered ops, in the execution order.
-    """
-    ordered = frozenset(chain)
-    steps: list[Step] = []
-    step_at: list[int] = []
-    for op in graph.ops:
-        if not steps or op.name in ordered:
-            steps.append(Step(op=op.name if op.name in ordered else None))
-        steps[-1].length += 1
-        step_at.append(len(steps) - 1)
-    for i, buffer in enumerate(buffers(graph)):
-        steps[step_at[buffer.producer]].makes.add(i)
-        for use in buffer.uses:
-            steps[step_at[use]].reads.add(i)
-    for step in steps:
-        step.reads -= step.makes
-    _measure_needs(graph, steps, step_at)
-    return steps
-
-
-def _measure_needs(
-    graph: GraphView, steps: Sequence[Step], step_at: Sequence[int]
-) -> None:
-    """Sweep the positions, counting only buffers that the position's step touches."""
-    live = buffers(graph)
-    dying = dying_sizes(live)
-    begin: dict[int, int] = {}  # bytes that begin and end at a position
-    end: dict[int, int] = {}
-    for buffer in live:
-        begin[buffer.producer] = begin.get(buffer.producer, 0) + buffer.size
-        if not buffer.kept:
-            end[buffer.last] = end.get(buffer.last, 0) + buffer.size
-    number, present = -1, 0
-    for position, op in enumerate(graph.ops):
-        if step_at[position] != number:
-            number = step_at[position]
-            present = sum(live[i].size for i in steps[number].reads)
-        present += begin.get(position, 0)
-        reused = reused_bytes(op, dying.get(position, ()))
-        steps[number].need = max(steps[number].need, present + op.scratch - reused)
-        present -= end.get(position, 0)
-
-
-def needs(
-    steps: Sequence[Step], live: Sequence[Buffer], movable: frozenset[str]
-) -> list[int]:
-    """Return each step's bytes on the device while all that may move is out."""
-    last = {i: step for step in steps for i in step.reads | step.makes}
-    stays = [buffer.root not in movable for buffer in live]
-    staying = 0
-    needed: list[int] = []
-    for step in steps:
-        free = (i for i in step.reads | step.makes if last[i] is step)
-        idle = staying - sum(live[i].size for i in step.reads if stays[i])
-        needed.append(idle + step.need)
-        staying += sum(live[i].size for i in step.makes if stays[i])
-        staying -= sum(live[i].size for i in free if stays[i] and not live[i].kept)
-    return needed
-
-
-@dataclass(slots=True)
-class SwapHistory:
-    """The walk's record of one buffer that leaves; numbers are positions of steps.
-
-    Args:
-        evicted: The first eviction.
-        reads: For each swap-in, the steps that read its copy.
-    """
-
-    evicted: int
-    reads: list[list[int]] = field(default_factory=list[list[int]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,15 +89,15 @@ def plan_within(
     Returns:
         A plan, without swaps if everything fits; None if there is none.
     """
-    chain, steps = _outline(graph, min_bytes)
-    walk = walk_within(graph, steps, movable, arena, rules or EvictionRules())
+    outline = _outline(graph, min_bytes)
+    walk = _walk_within(graph, outline, movable, arena, rules or EvictionRules())
     if walk is None:
         return None
     return SwapPlan(
         planner="budget",
         order=tuple(op.name for op in graph.ops),
-        chain=chain,
-        swaps=_swaps(graph, steps, walk.histories),
+        chain=outline.chain,
+        swaps=_swaps(graph, outline, walk),
     )
 
 
@@ -186,29 +108,79 @@ def least_room(
 
     An op needs its inputs, outputs and scratch, and all live tensors that may not move.
     """
-    _, steps = _outline(graph, min_bytes)
-    needed = needs(steps, buffers(graph), movable)
+    steps, live = _outline(graph, min_bytes).steps, buffers(graph)
+    last = {i: step for step in steps for i in step.reads | step.makes}
+    stay = {i for i, buffer in enumerate(live) if buffer.root not in movable}
+    held = 0
+    needed: list[int] = []
+    for step in steps:
+        idle = held - sum(live[i].size for i in step.reads & stay)
+        needed.append(idle + step.need)
+        held += sum(live[i].size for i in step.makes & stay)
+        ends = (live[i] for i in (step.reads | step.makes) & stay if last[i] is step)
+        held -= sum(buffer.size for buffer in ends if not buffer.kept)
     most = max(needed, default=0)
     largest = steps[needed.index(most)].op if steps else ""
     return most, largest or "the step's small ops"
 
 
+class _Outline(NamedTuple):
+    """The ordered ops, and the steps that begin with them."""
+
+    chain: tuple[str, ...]
+    steps: Sequence[Step]
+    step_at: Sequence[int]  # by the position of an op
+
+
 @per_graph()
-def _outline(
-    graph: GraphView, min_bytes: int
-) -> tuple[tuple[str, ...], Sequence[Step]]:
+def _outline(graph: GraphView, min_bytes: int) -> _Outline:
+    """Split the execution order into steps, each with its reads, outputs and need."""
     chain = large_ops(graph, min_bytes=min_bytes)
-    return chain, split_into_steps(graph, chain)
+    ordered = frozenset(chain)
+    steps: list[Step] = []
+    step_at: list[int] = []
+    for op in graph.ops:
+        if not steps or op.name in ordered:
+            steps.append(Step(op=op.name if op.name in ordered else None))
+        step_at.append(len(steps) - 1)
+    for i, buffer in enumerate(buffers(graph)):
+        steps[step_at[buffer.producer]].makes.add(i)
+        for use in buffer.uses:
+            steps[step_at[use]].reads.add(i)
+    for step in steps:
+        step.reads -= step.makes
+    _measure_needs(graph, steps, step_at)
+    return _Outline(chain, steps, step_at)
 
 
-def _swaps(
-    graph: GraphView, steps: Sequence[Step], histories: Mapping[int, SwapHistory]
-) -> tuple[Swap, ...]:
-    """Turn histories, which number steps, into swaps, which name ops.
+def _measure_needs(
+    graph: GraphView, steps: Sequence[Step], step_at: Sequence[int]
+) -> None:
+    """Sweep the positions, counting only buffers that the position's step touches."""
+    live, lives = buffers(graph), staying(graph)
+    dying = dying_sizes(lives)
+    begin: Counter[int] = Counter()  # bytes that begin and end at a position
+    end: Counter[int] = Counter()
+    for life in lives:
+        begin[life.start] += life.size
+        end[life.end - 1] += life.size
+    number, present = -1, 0
+    for position, op in enumerate(graph.ops):
+        if step_at[position] != number:
+            number = step_at[position]
+            present = sum(live[i].size for i in steps[number].reads)
+        present += begin[position]
+        reused = reused_bytes(op, dying.get(position, ()))
+        steps[number].need = max(steps[number].need, present + op.scratch - reused)
+        present -= end[position]
+
+
+def _swaps(graph: GraphView, outline: _Outline, walk: "Walk") -> tuple[Swap, ...]:
+    """Turn a walk, which numbers steps, into swaps, which name ops.
 
     Nothing leaves in the first step, the only one that may have no ordered op.
     """
-    step_at = [number for number, step in enumerate(steps) for _ in range(step.length)]
+    _, steps, step_at = outline
 
     def readers(buffer: Buffer, reads: Sequence[int]) -> tuple[str, ...]:
         within = set(reads)
@@ -219,20 +191,20 @@ def _swaps(
         Swap(
             tensor=buffer.root,
             size=buffer.size,
-            release=steps[histories[i].evicted].op,
+            release=steps[walk.evicted[i]].op,
             swap_ins=tuple(
                 SwapIn(trigger=steps[reads[0] - 1].op, readers=readers(buffer, reads))
-                for reads in histories[i].reads
+                for reads in walk.reads[i]
             ),
         )
         for i, buffer in enumerate(buffers(graph))
-        if i in histories
+        if i in walk.evicted
     )
 
 
-def walk_within(
+def _walk_within(
     graph: GraphView,
-    steps: Sequence[Step],
+    outline: _Outline,
     movable: frozenset[str],
     arena: Callable[[], BestFitAllocator],
     rules: EvictionRules,
@@ -248,9 +220,9 @@ def walk_within(
         below = arena().below
     except MemoryError:  # not even the pool of small tensors fits
         return None
-    course = _course(graph, steps, movable, rules.leaving, below)
-    drops: dict[int, set[int]] = {}
-    leave, walks = _leaving(graph, steps, rules.leaving), rules.walks
+    course = _course(graph, outline, movable, rules.leaving, below)
+    drops: dict[int, set[int]] = defaultdict(set)
+    leave, walks = _leaving(graph, outline.step_at, rules.leaving), rules.walks
     compacted: set[int] = set()
     walk, failed = None, None
     for _ in range(TUNING.eviction_rounds):
@@ -260,21 +232,20 @@ def walk_within(
             if failed in compacted:
                 return None
             compacted.add(failed)
-            walk.late.setdefault(failed, set()).update(steps[failed].reads)
+            walk.late[failed] |= outline.steps[failed].reads
         walks -= failed is None
         if not walk.late or not walks:
             return walk
         for number, buffers_out in walk.late.items():
-            drops.setdefault(number, set()).update(buffers_out)
+            drops[number] |= buffers_out
     return walk if failed is None else None
 
 
 def _leaving(
-    graph: GraphView, steps: Sequence[Step], leaving: Mapping[str, str]
+    graph: GraphView, step_at: Sequence[int], leaving: Mapping[str, str]
 ) -> list[tuple[int, int]]:
     """Return (step from which a buffer is to leave, buffer), the first step last."""
     number = {buffer.root: i for i, buffer in enumerate(buffers(graph))}
-    step_at = [i for i, step in enumerate(steps) for _ in range(step.length)]
     place = {op.name: i for i, op in enumerate(graph.ops)} if leaving else {}
     found = ((step_at[place[name]], number[root]) for root, name in leaving.items())
     return sorted(found, reverse=True)
@@ -282,20 +253,12 @@ def _leaving(
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Facts about a step that no eviction changes; small buffers are left out.
+    """Facts about a step that no eviction changes; small buffers are left out."""
 
-    Args:
-        reads: Buffers of earlier steps that must be there when it starts.
-        touched: `reads`, and the buffers that it makes.
-        events: Events of its ops; ops that take and give nothing are left out.
-        next_uses: Movable buffers of `touched` with a later reader, each with the next
-            step that reads it.
-    """
-
-    reads: Sequence[int]
-    touched: frozenset[int]
-    events: Sequence[Event]
-    next_uses: Sequence[tuple[int, int]]
+    reads: Sequence[int]  # buffers of earlier steps
+    touched: frozenset[int]  # `reads`, and the buffers that it makes
+    events: Sequence[Event]  # of ops that take or give memory
+    next_uses: Sequence[tuple[int, int]]  # (movable buffer, next step that reads it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +273,7 @@ class _Course:
 @per_graph(most=1)  # many capacities are tried in a row
 def _course(
     graph: GraphView,
-    steps: Sequence[Step],
+    outline: _Outline,
     movable: frozenset[str],
     leaving: Mapping[str, str],
     below: Bytes,
@@ -318,27 +281,27 @@ def _course(
     live = buffers(graph)
     # Small tensors that stay have chunks in the pool, and are left out.
     large = [b.size >= below or b.root in leaving for b in live]
-    events = find_events(graph, graph.ops, staying(graph), below, leaving)
+    events: dict[int, list[Event]] = defaultdict(list)
+    found = find_events(graph, graph.ops, staying(graph), below, leaving)
+    for position, event in found.items():
+        events[outline.step_at[position]].append(event)
     may_move = [buffer.root in movable for buffer in live]
     following: dict[int, int] = {}  # buffer -> the next step that reads it
     stages: list[_Stage] = []
-    end = len(graph.ops)
-    for number, step in reversed(list(enumerate(steps))):
-        begin = end - step.length
+    for number, step in reversed(list(enumerate(outline.steps))):
         reads = [i for i in sorted(step.reads) if large[i]]
         touched = [i for i in sorted(step.reads | step.makes) if large[i]]
         stages.append(
             _Stage(
                 reads=reads,
                 touched=frozenset(touched),
-                events=[events[at] for at in range(begin, end) if at in events],
+                events=events[number],
                 next_uses=[
                     (i, following[i]) for i in touched if i in following and may_move[i]
                 ],
             )
         )
         following.update(dict.fromkeys(reads, number))
-        end = begin
     return _Course(stages[::-1], [buffer.size for buffer in live], may_move)
 
 
@@ -371,6 +334,11 @@ class Walk:
 
     Every tensor is allocated in the arena and freed again, so bytes that are lost to
     fragmentation are made up for by more evictions.
+
+    Attributes:
+        late: Evictions by steps that `drops` did not foresee.
+        evicted: The step of each buffer's first eviction.
+        reads: For each swap-in of a buffer, the steps that read its copy.
     """
 
     def __init__(
@@ -378,9 +346,9 @@ class Walk:
         course: _Course,
         arena: BestFitAllocator,
         drops: Mapping[int, set[int]],
-        leaving: Sequence[tuple[int, int]] = (),
+        leaving: Sequence[tuple[int, int]],
         *,
-        by_window: bool = False,
+        by_window: bool,
     ) -> None:
         self._course = course
         self._arena = arena
@@ -389,19 +357,16 @@ class Walk:
         self._leavers = {i for _, i in leaving}
         self._due = {i: at for at, i in leaving}  # of leavers not evicted yet
         self._by_window = by_window
-        self.late: dict[int, set[int]] = {}  # evictions that `drops` did not foresee
+        self.late: dict[int, set[int]] = defaultdict(set)
+        self.evicted: dict[int, int] = {}
+        self.reads: dict[int, list[list[int]]] = defaultdict(list)
         self._chunk: dict[int, int] = {}  # resident buffers and their chunks
         self._farthest: list[tuple[int, int]] = []  # (-next use, buffer), may be stale
         self._next_use: dict[int, int] = {}
         self._number = 0
-        self.histories: dict[int, SwapHistory] = {}
 
     def run(self) -> int | None:
-        """Walk all steps; `histories` are the result.
-
-        Returns:
-            The step that does not fit with everything else out; None if all fit.
-        """
+        """Walk all steps; returns one that does not fit with everything else out."""
         for number, stage in enumerate(self._course.stages):
             self._number = number
             try:
@@ -423,10 +388,9 @@ class Walk:
         for i in stage.reads:
             if i not in self._chunk:
                 self._take(i)
-                self.histories[i].reads.append([])
-            history = self.histories.get(i)
-            if history is not None and history.reads:
-                history.reads[-1].append(self._number)
+                self.reads[i].append([])
+            if i in self.reads:
+                self.reads[i][-1].append(self._number)
 
     def _run_op(self, event: Event) -> None:
         """Allocate outputs, in a dying input's place if possible; free dead buffers."""
@@ -470,9 +434,7 @@ class Walk:
         window = _cheapest_window(sizes, costs, rounded_up(size))
         for address, _, used in [] if window is None else chunks[slice(*window)]:
             if used:
-                i = owner[address]
-                self.late.setdefault(self._number, set()).add(i)
-                self._drop(i)
+                self._drop_late(owner[address])
         return window is not None
 
     def _cost(self, i: int | None) -> float:
@@ -495,8 +457,7 @@ class Walk:
             _, i = self._leaving.pop()
             del self._due[i]
             if i in self._chunk and i not in touched:
-                self.late.setdefault(self._number, set()).add(i)
-                self._drop(i)
+                self._drop_late(i)
                 return
         passed: list[tuple[int, int]] = []
         while self._farthest:
@@ -511,10 +472,13 @@ class Walk:
             raise MemoryError(f"step {self._number} does not fit")
         for entry in passed:
             heapq.heappush(self._farthest, entry)
-        self.late.setdefault(self._number, set()).add(i)
+        self._drop_late(i)
+
+    def _drop_late(self, i: int) -> None:
+        """Take a buffer off the device at this step; the next walk does so before."""
+        self.late[self._number].add(i)
         self._drop(i)
 
     def _drop(self, i: int) -> None:
-        """Take a buffer off the device at this step."""
         self._arena.free(self._chunk.pop(i))
-        self.histories.setdefault(i, SwapHistory(self._number))
+        self.evicted.setdefault(i, self._number)

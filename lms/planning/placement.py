@@ -145,10 +145,7 @@ def find_plan(
 
 
 def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
-    """Sort plans: about as fast as the fastest by moved bytes, then others by seconds.
-
-    Other programs may use the link too, and seconds are not known to the percent.
-    """
+    """Sort plans: about as fast as the fastest by moved bytes, others by seconds."""
     longest = min(map(seconds_of, options)) * TUNING.about_as_fast
 
     def rank(option: FittedPlan) -> tuple[bool, float, Seconds]:
@@ -180,9 +177,7 @@ def _surest(
     for alike in _placements(graph, request, rules):
         before, is_enough = len(sure), False
         for option in alike:
-            penalty, fitted = judged(
-                graph, option, request.budget, request.headroom, effort
-            )
+            penalty, fitted = judged(graph, option, request, effort)
             if fitted.risk is Risk.NONE:
                 sure.append(fitted)
             else:
@@ -262,9 +257,8 @@ def _in_time(
         regions=_regions(request.budget, headroom, fitted.small_pool, effort),
         tries=effort.early_tries,
     )
-    for option in early:
-        likely = _middle(option.peaks)
-        yield replace(fitted, plan=option.plan, peak=likely, seconds=None)
+    for plan, peaks in early:
+        yield replace(fitted, plan=plan, peak=_middle(peaks), seconds=None)
 
 
 def seconds_of(fitted: FittedPlan) -> Seconds:
@@ -276,8 +270,7 @@ def seconds_of(fitted: FittedPlan) -> Seconds:
 def judged(
     graph: GraphView,
     option: FittedPlan,
-    budget: int,
-    headroom: Headroom,
+    request: PlanRequest,
     effort: Effort = THOROUGH,
 ) -> tuple[int, FittedPlan]:
     """Return (penalty, the plan with its risk).
@@ -288,10 +281,10 @@ def judged(
     Args:
         graph: The graph that the plan is for, in any execution order.
         option: A plan, and the chunks reserved for small tensors.
-        budget: Bytes of device memory for the step.
-        headroom: Memory of the device beyond the budget.
+        request: Terms of the plan.
         effort: The regions in which the plan is placed.
     """
+    budget, headroom = request.budget, request.headroom
     regions = _regions(budget, headroom, option.small_pool, effort)
     peaks = list(peaks_by_region(graph, option.plan, regions))
     placed = [peak for peak in peaks if peak is not None]
@@ -304,11 +297,10 @@ def judged(
 
 
 def _middle(peaks: Sequence[int]) -> int:
-    """Return the midpoint of the lowest and the highest peak.
+    """Return the midpoint of the lowest and the highest peak, without outliers.
 
-    Of ten or more, the outer tenths do not count. A plan may peak higher in another
-    region, where tensors lie elsewhere. The midpoint is nearest to both; a median is
-    one of them.
+    Tensors may lie elsewhere in another region. The midpoint is nearest to both peaks;
+    a median is one of them.
     """
     ranked = sorted(peaks)
     left_out = len(ranked) * TUNING.outliers_percent // 100
@@ -318,15 +310,10 @@ def _middle(peaks: Sequence[int]) -> int:
 def _regions(
     budget: int, headroom: Headroom, small_pool: SmallPool, effort: Effort = THOROUGH
 ) -> tuple[Region, ...]:
-    """Return the regions to place a plan in: the budget, a little less, and more.
-
-    Best fit takes the smallest chunk that will do, so a little more memory can mean
-    other chunks, other fragments, and a tensor that no fragment can hold.
-    """
+    """Return the regions to place a plan in: the budget, a little less, and more."""
     more = (headroom.free * part // 100 for part in effort.region_percent)
-    sizes = (
-        max(budget * TUNING.region_least_percent // 100, budget + part) for part in more
-    )
+    least = budget * TUNING.region_least_percent // 100
+    sizes = (max(least, budget + part) for part in more)
     return tuple(
         Region(capacity=size, small_pool=small_pool, scratch_first=i % 2 == 1)
         for i, size in enumerate(dict.fromkeys(sizes))
@@ -334,10 +321,11 @@ def _regions(
 
 
 def with_likely_peak(
-    graph: GraphView, fitted: FittedPlan, budget: int, headroom: Headroom
+    graph: GraphView, fitted: FittedPlan, request: PlanRequest
 ) -> FittedPlan:
     """Return the plan with the midpoint of its peaks in many regions."""
-    sizes = (budget + headroom.free * part // 100 for part in TUNING.likely_percent)
+    more = (request.headroom.free * part // 100 for part in TUNING.likely_percent)
+    sizes = (request.budget + part for part in more)
     regions = [Region(capacity=size, small_pool=fitted.small_pool) for size in sizes]
     found = peaks_by_region(graph, fitted.plan, regions)
     peaks = [peak for peak in found if peak is not None]

@@ -21,9 +21,8 @@ from lms.planning.problem import (
     Speeds,
     Workload,
 )
-from lms.planning.select import choose_plan, fits_easily
+from lms.planning.select import choose_plan, fits_easily, fitted_plan
 from lms.planning.settings import Settings
-from lms.planning.stored_plans import fitted_plan
 from lms.simulation.executor import simulate
 from lms.simulation.memory import simulate_memory
 from lms.simulation.timeline import Timeline
@@ -66,7 +65,11 @@ def plan_step(
         return found
     recomputed = _recomputed(workload, settings, budget, choose)
     if recomputed is None or recomputed.host_bytes > host:
-        raise HostMemoryError(_too_small(found, host))
+        raise HostMemoryError(
+            f"Could not hold {format_bytes(found.host_bytes)} of swapped tensors in "
+            f"host memory: {format_bytes(host)} are free. Close other programs, or use "
+            "a larger `budget`, a smaller batch or a smaller volume."
+        )
     return recomputed
 
 
@@ -76,10 +79,7 @@ def without_plan(workload: Workload, budget: MemoryBudget) -> PlannedStep:
 
 
 def _recomputed(
-    workload: Workload,
-    settings: Settings,
-    budget: MemoryBudget,
-    choose: _Choose,
+    workload: Workload, settings: Settings, budget: MemoryBudget, choose: _Choose
 ) -> PlannedStep | None:
     """Plan with recomputation to move little; None if the settings forbid it."""
     may_choose = settings.thresholds is None and settings.recompute is None
@@ -95,14 +95,6 @@ def _recomputed(
 def _slowed(speeds: Speeds) -> Speeds:
     link = replace(speeds.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
     return replace(speeds, hardware=link)
-
-
-def _too_small(found: PlannedStep, host: Bytes) -> str:
-    return (
-        f"Could not hold {format_bytes(found.host_bytes)} of swapped tensors in host "
-        f"memory: {format_bytes(host)} are free. Close other programs, or use a larger "
-        "`budget`, a smaller batch or a smaller volume."
-    )
 
 
 def _fitted(

@@ -33,8 +33,6 @@ from lms.units import Bytes
 
 __all__ = ["EarlyPlan", "copy_in_time", "start_in_time"]
 
-_Trigger = Mapping[tuple[int, int], str]  # by swap and number of its swap-in
-
 
 class EarlyPlan(NamedTuple):
     """A plan with earlier swap-ins, and its peaks in bytes, region by region."""
@@ -68,20 +66,14 @@ def copy_in_time(
         no copy earlier, or not even the plan.
     """
     first = regions[0]
-    usage = allocator_curve(
-        graph, plan, capacity=first.capacity, small_pool=first.small_pool
-    )
+    usage = allocator_curve(graph, plan, first)
     if usage is None or not plan.swaps:
         return ()
     options: list[EarlyPlan] = []
     for slack, percent in TUNING.early_tries[:tries]:
+        room = first.capacity * percent // 100
         wanted = start_in_time(
-            graph,
-            plan,
-            speeds,
-            usage=usage,
-            budget=first.capacity * percent // 100,
-            slack=slack,
+            graph, plan, speeds, usage=usage, budget=room, slack=slack
         )
         placed = _placed(graph, plan, wanted, bound, regions)
         if placed is not None and placed not in options:
@@ -125,8 +117,7 @@ def _placed(
 class _Return:
     """One swap-in; positions are those of the plan's order."""
 
-    swap: int
-    number: int
+    key: tuple[int, int]  # numbers of the swap and of its swap-in
     size: Bytes
     first_read: int
     starts: int  # the ordered op beside which it takes its memory
@@ -165,7 +156,7 @@ def start_in_time(
         _move(copy, boundaries, used, budget)
     link_at = {boundary: link for link, boundary in enumerate(boundaries)}
     triggers = {
-        (copy.swap, copy.number): plan.chain[link - 1]
+        copy.key: plan.chain[link - 1]
         for copy in returns
         if (link := link_at.get(copy.starts))  # nothing comes before the first
     }
@@ -181,8 +172,7 @@ def _returns(resolved: ResolvedPlan) -> list[_Return]:
             if copy.trigger is not None:
                 returns.append(
                     _Return(
-                        swap=i,
-                        number=k,
+                        key=(i, k),
                         size=swap.buffer.size,
                         first_read=copy.first_read,
                         starts=_next_begin(resolved, copy, copy.trigger),
@@ -237,7 +227,7 @@ def _move(
         copy.starts = boundaries[index]
 
 
-def _with_triggers(plan: SwapPlan, triggers: _Trigger) -> SwapPlan:
+def _with_triggers(plan: SwapPlan, triggers: Mapping[tuple[int, int], str]) -> SwapPlan:
     swaps: list[Swap] = []
     for i, swap in enumerate(plan.swaps):
         copies = (

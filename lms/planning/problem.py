@@ -1,8 +1,7 @@
 """Values of planning: a step, the user's wishes, memory budgets, a plan and its risk.
 
-Other allocations in the real memory are not known to the byte, and best fit takes the
-smallest chunk that will do: with a little more memory tensors lie elsewhere. So a plan
-is placed in several regions, and its risk is recorded.
+A plan is placed in several regions of memory, and its risk is recorded: other
+allocations are not known to the byte.
 """
 
 import math

@@ -42,7 +42,6 @@ from lms.units import Bytes, Seconds
 
 __all__ = ["Fates", "LinkShare", "Terms", "choose_fates"]
 
-
 # Seconds added to each cost: a roofline gives some ops none.
 _INSTANT: Seconds = 1e-6
 
@@ -134,13 +133,7 @@ class Change:
 
 
 class StepAsItIs:
-    """Facts about a step that no recomputation changes.
-
-    Args:
-        graph: The step in the execution order to obey.
-        costs: Seconds of each op.
-        least: As in `Terms`.
-    """
+    """Facts about a step that no recomputation changes."""
 
     def __init__(self, graph: GraphView, costs: Costs, least: Bytes) -> None:
         self.graph = graph
@@ -180,10 +173,6 @@ class StepAsItIs:
 
 class Chosen:
     """The choice so far, and the step's memory with it.
-
-    Args:
-        step: The step.
-        budget: Bytes that it may use.
 
     Attributes:
         second: Ops that run again, and the position before which they do.
@@ -231,11 +220,8 @@ class Chosen:
             self._over[begin:stop] += size
         self._above = self._sums()
         self.second |= change.second
-        self.moved += sum(
-            self.step.buffers[root].size
-            for root in change.away
-            if root not in self.away
-        )
+        new = change.away.keys() - self.away.keys()
+        self.moved += sum(self.step.buffers[root].size for root in new)
         self.away |= change.away
         self.last |= change.last
         self.last_copy |= change.last_copy
@@ -376,21 +362,13 @@ def bargain_of(
 ) -> tuple[float, Change] | None:
     """Find the better of recomputing a tensor after its longest gap, and moving it.
 
-    Args:
-        chosen: The choice so far.
-        buffer: The tensor's memory.
-        terms: Terms of the choice.
-
     Returns:
         (bytes above the budget saved per second, the change). None if neither can be
         done, both take too long, or nothing is saved.
     """
     idle = _longest_gap(buffer.producer, chosen.uses[buffer.root])
-    if (
-        idle is None
-        or op_of(buffer.root) in chosen.second
-        or buffer.root in chosen.away
-    ):
+    is_taken = op_of(buffer.root) in chosen.second or buffer.root in chosen.away
+    if idle is None or is_taken:
         return None
     changes = (
         _second_run(chosen, buffer, idle[1], terms),
@@ -442,17 +420,11 @@ def _longest_gap(producer: int, uses: list[int]) -> tuple[int, int] | None:
 
 
 class _NotPossibleError(Exception):
-    """An op cannot run again at a position; never leaves this file."""
+    """An op may not run twice, has no input, or takes too long; stays in this file."""
 
 
 class _Trial:
-    """Finds the change that recomputes one tensor.
-
-    Args:
-        chosen: The choice so far.
-        of: The tensor's buffer.
-        most: The most seconds that it may take.
-    """
+    """Finds the change that recomputes one tensor, in at most `most` seconds."""
 
     def __init__(self, chosen: Chosen, *, of: Buffer, most: Seconds) -> None:
         self.change = Change()
@@ -462,12 +434,7 @@ class _Trial:
         self._most = most
 
     def run(self, name: str, at: int, depth: int = 0) -> None:
-        """Run an op again before a position.
-
-        Raises:
-            _NotPossibleError: If it may not run twice, an input cannot be there, or it
-                takes too long.
-        """
+        """Run an op again before a position."""
         if depth > TUNING.recompute_depth or not self._step.may_run_again(name):
             raise _NotPossibleError
         self.change.second[name] = at

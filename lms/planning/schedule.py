@@ -67,11 +67,7 @@ class _Lives:
             self.made[buffer.producer].append(buffer)
             for reader in () if buffer.kept else buffer.uses:
                 self.read[reader].append(buffer)
-        _, self.followers = _dependencies(graph)
-        self.before: list[list[int]] = [[] for _ in graph.ops]
-        for op, followers in enumerate(self.followers):
-            for follower in followers:
-                self.before[follower].append(op)
+        self.before, self.followers = _dependencies(graph)
         self.when = list(range(len(graph.ops)))  # the op behind which each runs
 
     def earlier(self, group: Sequence[int], to: int) -> int:
@@ -183,7 +179,8 @@ def _list_schedule(
     graph: GraphView, priority: _Delta | None, last: Collection[str]
 ) -> list[str]:
     """Order ops by Kahn's algorithm with a priority queue, skipping stale entries."""
-    blocked, followers = _dependencies(graph)
+    before, followers = _dependencies(graph)
+    blocked = list(map(len, before))
     tail = _tail(graph, followers, last)
     delta = priority.delta if priority else [0] * len(graph.ops)
     heap = [(tail[i], delta[i], i) for i, count in enumerate(blocked) if count == 0]
@@ -221,14 +218,14 @@ def _tail(
     return tail
 
 
-def _dependencies(graph: GraphView) -> tuple[list[int], list[list[int]]]:
-    """Return (number of ops that each op waits for, ops that wait for each)."""
+def _dependencies(graph: GraphView) -> tuple[list[list[int]], list[list[int]]]:
+    """Return (ops that each op waits for, ops that wait for each)."""
     number = {op.name: i for i, op in enumerate(graph.ops)}
     followers: list[list[int]] = [[] for _ in graph.ops]
-    blocked: list[int] = []
+    before: list[list[int]] = []
     for i, op in enumerate(graph.ops):
-        before = {number[name] for name in (*map(op_of, op.inputs), *op.controls)}
-        for j in sorted(before):
+        names = {*map(op_of, op.inputs), *op.controls}
+        before.append(sorted(number[name] for name in names))
+        for j in before[-1]:
             followers[j].append(i)
-        blocked.append(len(before))
-    return blocked, followers
+    return before, followers

@@ -3,7 +3,7 @@
 TFLMS's names are kept for its thresholds; its -1 for "choose for me" is None here.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, cast
@@ -252,13 +252,9 @@ def _check_names(knobs: Collection[str]) -> None:
 def _filters(knobs: Mapping[str, Any]) -> Filters:
     names = [each.name for each in fields(Filters) if each.name in knobs]
     for name in names:
-        if not _is_names(knobs[name]):
+        value = knobs[name]
+        if isinstance(value, str) or not all(isinstance(part, str) for part in value):
             raise TypeError(
-                f"`{name}` must be a list of names, got {knobs[name]!r}. Write "
-                f"{name}=[...] ."
+                f"`{name}` must be a list of names, got {value!r}. Write {name}=[...] ."
             )
     return Filters(**{name: tuple(knobs[name]) for name in names})
-
-
-def _is_names(value: Iterable[object]) -> bool:
-    return not isinstance(value, str) and all(isinstance(part, str) for part in value)

@@ -3,7 +3,7 @@
     a few starts ──> change one coordinate ──> the fastest, with all effort
                      while the simulated step gets faster
 
-Of two plans about as fast the one that moves less is taken: others use the link too.
+It ends after a number of tries, not of seconds, so a step always gets the same plan.
 """
 
 import math
@@ -49,7 +49,6 @@ from lms.simulation.executor import collector_paused
 from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["best_plan", "plan_by_budget"]
-
 
 _ALL = 100  # percent
 
@@ -124,12 +123,7 @@ class _Choice:
 class _Search:
     """Hill climbing over the coordinates of `_Choice`, one change at a time.
 
-    Each start climbs to its first faster neighbour until none is faster. The search
-    ends after a number of tries, not of seconds, so a step always gets the same plan.
-
-    Args:
-        orders: The step in the execution orders that may be obeyed.
-        request: Terms of the plan.
+    Each start climbs to its first faster neighbour until none is faster.
     """
 
     def __init__(self, orders: Sequence[GraphView], request: PlanRequest) -> None:
@@ -191,8 +185,8 @@ class _Search:
         planned = planned_graph(self._orders[choice.order], option.plan)
         if in_room(planned, option.small_pool, option.plan, request.budget) is None:
             return None
-        _, sure = judged(planned, option, request.budget, request.headroom)
-        return with_likely_peak(planned, sure, request.budget, request.headroom)
+        _, sure = judged(planned, option, request)
+        return with_likely_peak(planned, sure, request)
 
     def _starts(self) -> list[_Choice]:
         if self._request.recompute is False:
@@ -310,7 +304,7 @@ def _find(
     if option is None:
         return None
     if effort is THOROUGH:
-        option = with_likely_peak(planned, option, request.budget, request.headroom)
+        option = with_likely_peak(planned, option, request)
     return replace(option, plan=replace(option.plan, recomputed=fates.recomputed))
 
 
@@ -320,10 +314,9 @@ def plan_by_budget(
 ) -> FittedPlan:
     """Plan with deferred writes; where they take too much memory, with eager writes.
 
-    Sure plans with headroom come first: the memory that the allocator, small ops and
-    input pipelines take is not known to the byte. Other plans are taken only on devices
-    that have the least budget of a sure plan, or had it when the training began: a step
-    that runs out of memory is replanned.
+    Sure plans with headroom come first. Other plans are taken only on devices that have
+    the least budget of a sure plan, or had it when the training began: a step that runs
+    out of memory is replanned.
     """
     may_wait = (True, False) if can_come_last(graph) else (True,)
     orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]

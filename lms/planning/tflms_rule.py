@@ -22,9 +22,6 @@ with one release a tensor and one trigger a copy. Three simplifications follow:
 - Of several ops that may trigger a copy, the first in execution order does, and never
   an alias, a persistent op or a part of a loop: those cannot be waited for.
 
-TFLMS can make the ops of a level run one by one; the ops behind them then move to later
-levels.
-
 Known weaknesses: a level says nothing of bytes or seconds, so good thresholds must be
 searched (`lms.planning.tflms_autotune`). The sets of ancestors take n^2/16 bytes for n
 ops.
@@ -39,19 +36,12 @@ from itertools import chain, pairwise
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.machine.hardware import moved_bytes
 from lms.planning.candidates import large_ops
 from lms.planning.tuning import TUNING
 
-__all__ = [
-    "LEAST",
-    "LevelledGraph",
-    "SyncMode",
-    "ThresholdRule",
-    "level_graph",
-    "levels",
-    "plan_by_rule",
-    "read_levels",
-]
+__all__ = ["LEAST", "LevelledGraph", "SyncMode", "ThresholdRule", "level_graph"]
+__all__ += ["levels", "plan_by_rule", "read_levels"]
 
 # The least values of the knobs that are tuned.
 LEAST = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0}
@@ -112,7 +102,7 @@ def level_graph(
     serialization: Sequence[int | str] = (),
     serialization_by_size: int = 0,
 ) -> LevelledGraph:
-    """Serialise, then measure levels once for any number of rules.
+    """Serialise, which moves later ops to later levels; measure levels for all rules.
 
     Args:
         graph: The graph in any execution order.
@@ -128,11 +118,8 @@ def level_graph(
     plain = levels(graph)
     ordered = graph.reordered(_by_level(graph, plain))
     chosen = _serialized(ordered, plain, serialization, serialization_by_size)
-    chain = tuple(
-        name
-        for name in large_ops(ordered, min_bytes=min_bytes)
-        if plain[name] in chosen
-    )
+    large = large_ops(ordered, min_bytes=min_bytes)
+    chain = tuple(name for name in large if plain[name] in chosen)
     waits = {name: [before] for before, name in pairwise(chain)}
     level = levels(ordered, waits)
     ordered = graph.reordered(_by_level(graph, level))
@@ -149,10 +136,7 @@ def level_graph(
 
 
 def _can_wait(op: Op) -> bool:
-    """Tell whether an op can be made to wait, or be waited for.
-
-    An alias, a persistent op or a part of a loop cannot.
-    """
+    """Tell whether an op can be made to wait, or be waited for."""
     return op.alias is None and not op.persistent and not op.fixed
 
 
@@ -172,9 +156,7 @@ def _serialized(
     touched = [0] * count
     for op in graph.ops:
         if _can_wait(op):
-            made = [tensor.name for tensor in op.outputs]
-            names = dict.fromkeys([*op.inputs, *made])
-            touched[level[op.name]] += sum(graph.tensors[name].size for name in names)
+            touched[level[op.name]] += moved_bytes(graph, op)
     if by_size > 0:
         chosen.update(i for i, size in enumerate(touched) if size > by_size)
     return chosen
@@ -200,9 +182,8 @@ def read_levels(item: int | str, count: int) -> range:
             f"such as '3:5', ':2', '10:' or ':', got {item!r}. "
             "The end of a slice is not part of it."
         )
-    return range(count)[
-        slice(*(int(part) if part else None for part in parts.groups()))
-    ]
+    ends = (int(part) if part else None for part in parts.groups())
+    return range(count)[slice(*ends)]
 
 
 def _starts(level: Sequence[int]) -> tuple[int, ...]:
@@ -393,26 +374,21 @@ def _trigger_ahead(
     )
     for number in range(highest, lowest - 1, -1):
         for position in range(start[number], start[number + 1]):
-            if ancestors >> position & 1 and _can_trigger(levelled, position, reader):
+            if ancestors >> position & 1 and _can_wait(levelled.graph.ops[position]):
                 return position
     return None
 
 
 def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int | None:
     """Find the last other input of the reader, else the last op below its level."""
-    op, made = levelled.graph.ops[reader], buffer.producer
-    names = {*map(op_of, op.inputs), *op.controls}
+    ops, made = levelled.graph.ops, buffer.producer
+    names = {*map(op_of, ops[reader].inputs), *ops[reader].controls}
     inputs = sorted(levelled.position[name] for name in names)
     below = range(made + 1, levelled.start[levelled.level[reader]])
     for found in chain(reversed(inputs), reversed(below)):
-        if found > made and _can_trigger(levelled, found, reader):
+        if found > made and _can_wait(ops[found]):
             return found
-    return made if _can_trigger(levelled, made, reader) else None
-
-
-def _can_trigger(levelled: LevelledGraph, position: int, reader: int) -> bool:
-    op = levelled.graph.ops[position]
-    return _can_wait(op) and position < reader
+    return made if _can_wait(ops[made]) else None
 
 
 def _without_circles(

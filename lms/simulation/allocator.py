@@ -18,12 +18,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "NO_POOL",
-    "BestFitAllocator",
-    "SmallPool",
-    "rounded_up",
-]
+__all__ = ["NO_POOL", "BestFitAllocator", "SmallPool", "rounded_up"]
 
 _ALIGNMENT = 256
 

@@ -1,11 +1,8 @@
 """Memory of a step that obeys a plan: bytes on the device while each op runs.
 
-Residencies (`lms.ir.resolved`) say how many bytes a tensor holds, and from which
-position to which. Two functions read them:
-
-- `simulate_memory` adds up sizes: the step's own need.
-- `allocator_peak` plays them to a model of the allocator: the peak that it will report,
-  rounding and fragmentation included.
+Residencies (`lms.ir.liveness`) say how many bytes a tensor holds, and from which
+position to which. `simulate_memory` adds up their sizes; `allocator_peak` plays them to
+a model of the allocator, with its rounding and fragmentation.
 
 Known weakness: positions, not seconds. A new value of a variable that is read after it
 was assigned is taken to die with its last reader.
@@ -18,9 +15,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from lms.ir.graph import GraphView, Op, per_graph
-from lms.ir.liveness import new_value, reused_bytes, written_over
+from lms.ir.liveness import Residency, bytes_in_use, new_value, written_over
 from lms.ir.plan import SwapPlan
-from lms.ir.resolved import Residency, ResolvedPlan, resolve
+from lms.ir.resolved import resolve
 from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool, rounded_up
 
 __all__ = ["Event", "MemoryTimeline", "Region", "allocator_curve", "allocator_peak"]
@@ -83,22 +80,12 @@ class Event(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """Memory that an op takes and gives back; numbers are keys of chunks.
+    """Memory that an op takes and gives back; numbers are keys of chunks."""
 
-    Args:
-        taken: Chunks and their sizes.
-        scratch: Bytes while it runs.
-        given: Chunks that are given back.
-        replaced: Variables with the size and the chunk of their new value.
-    """
-
-    taken: Sequence[tuple[int, int]] = ()
-    scratch: int = 0
+    taken: Sequence[tuple[int, int]] = ()  # chunks, each with its bytes
+    scratch: int = 0  # bytes while it runs
     given: Sequence[int] = ()
-    replaced: Sequence[tuple[str, int, int]] = ()
-
-
-_NO_REQUEST = _Request()
+    replaced: Sequence[tuple[str, int, int]] = ()  # variable, bytes, new value's chunk
 
 
 def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
@@ -112,19 +99,13 @@ def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
         Bytes on device and host while each op of `plan.order` runs.
     """
     resolved = resolve(graph, plan)
-    device = [0] * (len(plan.order) + 1)
-    dying: dict[int, list[int]] = defaultdict(list)
-    for life in resolved.residencies:
-        device[life.start] += life.size
-        device[life.end] -= life.size
-        if life.dies_at is not None:
-            dying[life.dies_at].append(life.size)
-    live = list(accumulate(device[:-1]))
-    used = tuple(
-        live[i] + op.scratch - reused_bytes(op, dying.get(i, ()))
-        for i, op in enumerate(resolved.ops)
-    )
-    return MemoryTimeline(device=used, host=_host_curve(resolved))
+    device = bytes_in_use(resolved.ops, resolved.residencies)
+    host = [0] * (len(resolved.ops) + 1)
+    for swap in resolved.swaps:  # on the host from its producer to its last reader
+        buffer = swap.buffer
+        host[min(buffer.producer + 1, buffer.last)] += buffer.size
+        host[buffer.last + 1] -= buffer.size
+    return MemoryTimeline(device=tuple(device), host=tuple(accumulate(host[:-1])))
 
 
 def allocator_peak(
@@ -141,10 +122,8 @@ def allocator_peak(
     Returns:
         Bytes of chunks in use at most; None if the allocator runs out of memory.
     """
-    peaks = allocator_peaks(
-        graph, plan, [Region(capacity=capacity, small_pool=small_pool)]
-    )
-    return None if peaks is None else peaks[0]
+    region = Region(capacity=capacity, small_pool=small_pool)
+    return next(peaks_by_region(graph, plan, [region]))
 
 
 def allocator_peaks(
@@ -171,13 +150,12 @@ def peaks_by_region(
 
 
 def allocator_curve(
-    graph: GraphView, plan: SwapPlan, *, capacity: int, small_pool: SmallPool = NO_POOL
-) -> tuple[int, ...] | None:
+    graph: GraphView, plan: SwapPlan, region: Region
+) -> Sequence[int] | None:
     """Predict the bytes of chunks in use at each op; None if memory runs out."""
-    known = _requests(graph, plan, small_pool.below)
-    requests = [known.get(i, _NO_REQUEST) for i in range(len(plan.order))]
-    used = _play(requests, Region(capacity=capacity, small_pool=small_pool))
-    return None if used is None else tuple(used)
+    known = _requests(graph, plan, region.small_pool.below)
+    requests = [known.get(i, _Request()) for i in range(len(plan.order))]
+    return _play(requests, region)
 
 
 def find_events(
@@ -305,13 +283,3 @@ def _step(
             allocator.free(variables[name])
             variables[name] = chunk.pop(key)
     return used
-
-
-def _host_curve(resolved: ResolvedPlan) -> tuple[int, ...]:
-    """Count host bytes: a tensor is there from its producer to its last reader."""
-    host = [0] * (len(resolved.ops) + 1)
-    for swap in resolved.swaps:
-        buffer = swap.buffer
-        host[min(buffer.producer + 1, buffer.last)] += buffer.size
-        host[buffer.last + 1] -= buffer.size
-    return tuple(accumulate(host[:-1]))

@@ -102,19 +102,12 @@ def write_entry(kind: str, name: str, value: Any) -> None:
         return
     try:
         write_file(path, lambda file: file.write(msgspec.json.encode(value)))
-        entries = sorted(
-            path.parent.glob("[!p]*.json"), key=lambda p: p.stat().st_mtime
-        )
+        entries = sorted(path.parent.glob("[!p]*.json"), key=os.path.getmtime)
         for old in entries[:-_MOST]:
             old.unlink(missing_ok=True)
     except OSError as error:
-        _LOG.warning(
-            "Could not write %s: %s. Set %s to a folder that can be written, or to %r.",
-            path,
-            error,
-            VARIABLE,
-            OFF,
-        )
+        advice = f"Set {VARIABLE} to a folder that can be written, or to {OFF!r}."
+        _LOG.warning("Could not write %s: %s. %s", path, error, advice)
 
 
 def _path(kind: str, name: str) -> Path | None:

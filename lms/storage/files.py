@@ -22,22 +22,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "DRAFT",
-    "as_data",
-    "draft_of",
-    "from_json",
-    "read_data",
-    "read_json",
-    "remove_drafts",
-    "write_arrays",
-    "write_file",
-    "write_json",
-    "write_text",
-]
+__all__ = ["DRAFT", "as_data", "draft_of", "from_json", "read_data", "read_json"]
+__all__ += ["remove_drafts", "write_arrays", "write_file", "write_json", "write_text"]
 
 T = TypeVar("T")
-
 
 # Prefix of a file's name while the file is written.
 DRAFT = "partial-"
@@ -113,9 +101,9 @@ def read_data(
     """
     content = read_json(path)
     try:
-        if part is None:
-            return as_data(content, kind, exact=exact)
-        return as_data(as_data(content, dict[str, Any])[part], kind, exact=exact)
+        if part is not None:
+            content = as_data(content, dict[str, Any])[part]
+        return as_data(content, kind, exact=exact)
     except KeyError as error:
         found = f"Object missing required field {error}"
         raise ValueError(f"`{path}` must {rule}, got: {found}. {advice}") from error

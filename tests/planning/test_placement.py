@@ -184,7 +184,7 @@ def test_the_peak_that_is_promised_is_near_to_all_that_are_likely(
 ) -> None:
     graph = drawn()
     monkeypatch.setattr(placement, "peaks_by_region", lambda *_: iter(peaks))
-    assert with_likely_peak(graph, FITTED, peak(graph), NOTHING).peak == promised
+    assert with_likely_peak(graph, FITTED, request(graph, peak(graph))).peak == promised
 
 
 def test_a_room_too_tight_to_be_sure_gets_a_plan_that_says_so() -> None:

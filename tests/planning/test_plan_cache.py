@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from lms.machine.hardware import preset, roofline
-from lms.planning import stored_plans as plan_cache
+from lms.planning import select
 from lms.planning.problem import FittedPlan, MemoryBudget, Speeds, budget_in
-from lms.planning.select import choose_plan, workload_of
+from lms.planning.select import choose_plan, choose_plan_once, workload_of
 from lms.planning.settings import Settings, Thresholds
-from lms.planning.stored_plans import choose_plan_once
 from lms.storage.cache import VARIABLE
 from lms.units import MIB
 from tests.planning.stored import read_step
@@ -35,7 +34,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[MemoryBudget]:
         found.append(args[2])  # type: ignore[arg-type]
         return choose_plan(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(plan_cache, "choose_plan", choose)
+    monkeypatch.setattr(select, "choose_plan", choose)
     return found
 
 

@@ -14,9 +14,8 @@ from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Speeds, Workload
-from lms.planning.select import fits, workload_of
+from lms.planning.select import choose_plan_once, fits, workload_of
 from lms.planning.settings import Settings
-from lms.planning.stored_plans import choose_plan_once
 from lms.report.step import StepReport, StepTimeline
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline

@@ -237,7 +237,7 @@ def simulate(
         hardware: The device and its link.
 
     Raises:
-        PlanError: If ops and copies wait for each other in a circle.
+        PlanError: If ops and copies wait for each other in a cycle.
 
     Example:
         >>> from lms.ir.graph import Op, Tensor
@@ -285,7 +285,7 @@ class _Device:
             call()
         if self._next < len(self._ops):
             raise PlanError(
-                "ops and copies of the plan must not wait for each other in a circle, "
+                "ops and copies of the plan must not wait for each other in a cycle, "
                 f"got op {self._ops[self._next].name!r} that waits forever. "
                 "Make the plan again."
             )

@@ -124,7 +124,7 @@ def test_a_plan_that_waits_for_itself_is_refused() -> None:
     copy = SwapIn(trigger="x", readers=("y",))
     other = Swap(tensor="w:0", size=8, release="x", swap_ins=(copy,))
     plan = replace(plan, swaps=(*plan.swaps, other))
-    with pytest.raises(PlanError, match="circle"):
+    with pytest.raises(PlanError, match="cycle"):
         simulate(graph, plan, costs_of(graph), SLOW)
 
 

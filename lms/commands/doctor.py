@@ -77,16 +77,7 @@ class Finding:
 
 def judge(facts: Facts) -> tuple[Finding, ...]:
     """Return all findings, topic by topic."""
-    rules = (
-        _versions,
-        _tensorflow,
-        _cuda,
-        _device,
-        _others,
-        _pinned,
-        _xla,
-        _allocator,
-    )
+    rules = (_versions, _tensorflow, _cuda, _device, _others, _pinned, _xla, _allocator)
     return tuple(finding for rule in rules for finding in rule(facts))
 
 

@@ -19,12 +19,7 @@ from lms.errors import BudgetError, LMSError, OutOfMemoryError
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import plan_step, without_plan
-from lms.planning.problem import (
-    MemoryBudget,
-    PlannedStep,
-    Reason,
-    Workload,
-)
+from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.select import fits, plain_plan
 from lms.planning.settings import Settings
 from lms.report.progress import tell

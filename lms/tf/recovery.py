@@ -231,9 +231,7 @@ class _Aborted(Exception):  # noqa: N818 - it never leaves this file
 
 
 def run_recovering(
-    step: PreparedStep,
-    inputs: Sequence[Any],
-    replaced: Callable[[PreparedStep], None],
+    step: PreparedStep, inputs: Sequence[Any], replaced: Callable[[PreparedStep], None]
 ) -> Any:
     """Run a step; after an out of memory, replan and repeat it while that may help.
 

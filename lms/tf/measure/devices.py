@@ -23,17 +23,8 @@ from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.units import KIB, MIB
 
-__all__ = [
-    "Device",
-    "DeviceMemory",
-    "find_device",
-    "memory_grows",
-    "planned_on",
-    "read_installation",
-    "say_what_is_not_planned",
-    "sync_devices",
-]
-
+__all__ = ["Device", "DeviceMemory", "find_device", "memory_grows", "planned_on"]
+__all__ += ["read_installation", "say_what_is_not_planned", "sync_devices"]
 
 _LOG = logging.getLogger("lms")
 

@@ -22,14 +22,8 @@ from lms.tf.measure.devices import Device
 from lms.tf.passes.host_variables import bytes_on_host
 from lms.units import MIB, Bytes
 
-__all__ = [
-    "available_host_bytes",
-    "free_host_bytes",
-    "host_budget",
-    "limit_pinned_memory",
-    "measure_budget",
-    "with_holes",
-]
+__all__ = ["available_host_bytes", "free_host_bytes", "host_budget"]
+__all__ += ["limit_pinned_memory", "measure_budget", "with_holes"]
 
 
 def available_host_bytes() -> Bytes | None:

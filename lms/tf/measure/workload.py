@@ -28,15 +28,8 @@ from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch, with_reserved, with_scratch
 from lms.units import Bytes, Seconds, format_bytes
 
-__all__ = [
-    "over_time",
-    "plan_here",
-    "report_of",
-    "timeline_of",
-    "unplanned_timeline",
-    "with_measured_scratch",
-    "workload_here",
-]
+__all__ = ["over_time", "plan_here", "report_of", "timeline_of"]
+__all__ += ["unplanned_timeline", "with_measured_scratch", "workload_here"]
 
 _LOG = logging.getLogger("lms")
 
@@ -139,8 +132,7 @@ def workload_here(step: TracedStep, device: Device) -> Workload:
     @cache
     def speeds() -> Speeds:
         return Speeds(
-            costs=measure_costs(step, device),
-            hardware=measure_hardware(device),
+            costs=measure_costs(step, device), hardware=measure_hardware(device)
         )
 
     return workload_of(step.graph, (step.own or step).graph, speeds)

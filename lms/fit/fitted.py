@@ -28,10 +28,9 @@ from lms.tf.capture.tracing import (
     signature_key,
     trace,
 )
-from lms.tf.lost import lost_in_words
+from lms.tf.failures import lost_in_words, refused_in_words
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.free_memory import limit_pinned_memory
-from lms.tf.out_of_memory import refused_in_words
 from lms.tf.passes.host_variables import HostVariables, lies_on_host, made_beside
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering

@@ -37,6 +37,7 @@ from lms.tf.attempts import (
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.ops import COLLECTIVE
 from lms.tf.capture.tracing import PREPARING, TracedFunction
+from lms.tf.failures import given_up, refused_in_words
 from lms.tf.lowering import TracedStep, refuse_guesses, specialise
 from lms.tf.measure.bench import keep_measurements
 from lms.tf.measure.compact_variables import settle_variables
@@ -52,7 +53,6 @@ from lms.tf.measure.workload import (
 )
 from lms.tf.measure.workspace import limit_workspace
 from lms.tf.offers import advice, offers_of
-from lms.tf.out_of_memory import given_up, refused_in_words
 from lms.tf.passes.host_variables import (
     HostVariables,
     let_stay,

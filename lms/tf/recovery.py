@@ -26,8 +26,7 @@ from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
 from lms.planning.problem import UNLIMITED, MemoryBudget
 from lms.report.step import StepReport, StepTimeline
 from lms.tf.attempts import Outcome
-from lms.tf.measure.devices import DeviceMemory
-from lms.tf.out_of_memory import (
+from lms.tf.failures import (
     NOT_UNDONE,
     first_words,
     half_written,
@@ -35,6 +34,7 @@ from lms.tf.out_of_memory import (
     ran_out,
     ran_out_on_host,
 )
+from lms.tf.measure.devices import DeviceMemory
 from lms.tf.passes.host_variables import HostVariables
 from lms.tf.passes.write_order import CommitFlag, KeptVariables
 from lms.tf.rewrite.rebuilding import RebuiltStep

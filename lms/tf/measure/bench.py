@@ -26,9 +26,9 @@ from lms.simulation.allocator import SmallPool
 from lms.storage.cache import digest, read_entry, sources, write_entry
 from lms.tf import compat
 from lms.tf.capture.ops import RESERVED, RESERVES
+from lms.tf.failures import ran_out
 from lms.tf.measure.devices import Device, sync_devices
 from lms.tf.measure.lone_op import LoneOp, built
-from lms.tf.out_of_memory import ran_out
 from lms.units import GIB, Bytes, Seconds
 
 __all__ = ["Bench", "Measurements", "keep_measurements", "measurements_of"]

@@ -12,11 +12,11 @@ import tensorflow as tf
 from lms.errors import OutOfMemoryError
 from lms.machine.hardware import Hardware
 from lms.tf import compat
+from lms.tf.failures import ran_out
 from lms.tf.measure.bench import measurements_of, seconds_of
 from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import available_host_bytes
 from lms.tf.measure.lone_op import built
-from lms.tf.out_of_memory import ran_out
 from lms.tf.passes.host_lists import COPY_OUT
 from lms.tf.passes.host_variables import COPY_IN
 from lms.units import KIB, MIB, Seconds, format_bytes

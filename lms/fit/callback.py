@@ -15,8 +15,7 @@ an op seed, not Keras's seed generators) restart in each function that holds the
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, Unpack
 
@@ -113,17 +112,13 @@ class FunctionHook:
         """Run `steps_per_execution` steps, as Keras's own function does."""
         iterator = one_replica_s(iterator)
         try:
-            with _Guard(self):
-                outputs = self.fitted.draw_and_run(iterator)
+            outputs = self._run(self.fitted.draw_and_run, iterator)
         except _NO_BATCH:
             self._run_without_batch(iterator)
             raise
-        for _ in range(self._model.steps_per_execution - 1):
-            try:
-                with _Guard(self):
-                    outputs = self.fitted.draw_and_run(iterator)
-            except _NO_BATCH:
-                break
+        with suppress(*_NO_BATCH):
+            for _ in range(self._model.steps_per_execution - 1):
+                outputs = self._run(self.fitted.draw_and_run, iterator)
         self._step_aside(iterator)
         return outputs
 
@@ -148,15 +143,32 @@ class FunctionHook:
         data = without_optionals(data)
         if self._may_step_aside and self.fitted.runs_plain([data]):
             return self._own([data])
-        with _Guard(self):
-            return self.fitted([data])
+        return self._run(self.fitted, [data])
 
-    def after_step(self) -> None:
-        """Report new plans."""
+    def _run(self, step: Callable[[Any], Any], data: Any) -> Any:
+        """Run one step and report new plans, or restore Keras's function.
+
+        Raises:
+            LMSError: The step's error, without the library's frames.
+        """
+        try:
+            outputs = step(data)
+        except _NO_BATCH:
+            raise
+        except BaseException as error:
+            self.remove()
+            is_filtering = keras.config.is_traceback_filtering_enabled()
+            if not (isinstance(error, LMSError) and is_filtering):
+                raise
+            # As Keras leaves its own frames out: the message says what happened.
+            cause = error.__cause__
+            shown = cause if isinstance(cause, tf.errors.OpError) else None
+            raise error.with_traceback(None) from shown
         reports = self.fitted.report
         for report in reports[self._said :]:
             self._say(report)
         self._said = len(reports)
+        return outputs
 
     def _step_aside(self, iterator: Any) -> None:
         """Restore Keras's own function if all shapes are known and all steps fit."""
@@ -172,40 +184,6 @@ class FunctionHook:
         With XLA its memory is not predicted, and its bits differ.
         """
         return self._own is not None and not self._model.jit_compile
-
-
-@dataclass(frozen=True, slots=True)
-class _Guard:
-    """Context of a step: a step that fails restores Keras's function.
-
-    No generator: a generator would show an error's frames again, which are left out.
-    """
-
-    hook: FunctionHook
-
-    def __enter__(self) -> None:
-        """Begin a step."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
-        """Report new plans, or restore Keras's function.
-
-        Raises:
-            LMSError: The step's error, without the library's frames.
-        """
-        if error is None:
-            self.hook.after_step()
-            return
-        if isinstance(error, _NO_BATCH):
-            return
-        self.hook.remove()
-        if (
-            isinstance(error, LMSError)
-            and keras.config.is_traceback_filtering_enabled()
-        ):
-            # As Keras leaves its own frames out: the message says what happened.
-            cause = error.__cause__
-            shown = cause if isinstance(cause, tf.errors.OpError) else None
-            raise error.with_traceback(None) from shown
 
 
 class LMSCallback(keras.callbacks.Callback):

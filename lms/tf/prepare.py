@@ -256,7 +256,13 @@ def prepare(
         try:
             prepared = captured.built(first_plan(captured, tried, settings), tried)
         except LMSError as error:
-            error.args = (f"{error}{_whose(captured)}",)
+            if kind == "test":
+                whose = (
+                    "This is the step of evaluation or validation, with a batch "
+                    f"{captured.step.signature}: give a smaller "
+                    "`validation_batch_size`, or `batch_size` of `evaluate`."
+                )
+                error.args = (f"{error} {whose}",)
             raise
     finally:
         forget_functions()
@@ -264,17 +270,6 @@ def prepare(
     seconds = traced.seconds + time.perf_counter() - started
     prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
     return prepared
-
-
-def _whose(captured: Captured) -> str:
-    """Sentence that names the step of evaluation; empty for other steps."""
-    if captured.kind != "test":
-        return ""
-    return (
-        " This is the step of evaluation or validation, with a batch "
-        f"{captured.step.signature}: give a smaller `validation_batch_size`, or "
-        "`batch_size` of `evaluate`."
-    )
 
 
 def capture(  # noqa: PLR0913 - a row of the table of attempts among them
@@ -379,7 +374,10 @@ def _built(found: Outcome) -> PreparedStep:
     begun = commit_flag.nodes(guard, step.device)
     nodes = rewrite(step, planned.plan, begun, guard.late)
     rewrites = captured.rewrites
-    is_sure = _is_sure(step, planned) and not (rewrites.lists or rewrites.guesses)
+    # Predictions leave out the memory of loops with unknown trip counts.
+    is_known = planned.budget.total is None or not step.unknown_loops
+    is_known = is_known and not (rewrites.lists or rewrites.guesses)
+    is_sure = is_known and planned.reason is Reason.FITS_EASILY
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
     kept = KeptVariables.of(
@@ -434,14 +432,3 @@ def _can_repeat(planned: PlannedStep, guard: WriteGuard) -> bool:
     late = () if planned.runs_plain else guard.late
     collectives = {op.name for op in planned.graph.ops if op.type in COLLECTIVE}
     return collectives <= set(late)
-
-
-def _is_sure(step: TracedStep, planned: PlannedStep) -> bool:
-    """Tell whether a step runs unplanned and cannot run out of memory.
-
-    Predictions leave out the memory of loops with unknown trip counts.
-    """
-    is_limited = planned.budget.total is not None
-    if step.unknown_loops and is_limited:
-        return False
-    return planned.reason is Reason.FITS_EASILY

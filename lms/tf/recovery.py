@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
-from lms.planning.problem import UNLIMITED, MemoryBudget
+from lms.planning.problem import UNLIMITED
 from lms.report.step import StepReport, StepTimeline
 from lms.tf.attempts import Outcome
 from lms.tf.failures import (
@@ -96,17 +96,6 @@ class PreparedStep:
     failures: int = 0
     measured_peak: int | None = None
 
-    @property
-    def budget(self) -> MemoryBudget:
-        """The budget that was planned for."""
-        assert self.found.planned is not None
-        return self.found.planned.budget
-
-    @property
-    def plan_is_empty(self) -> bool:
-        """Tell whether the step runs as TensorFlow would run it."""
-        return self.predicted.fits_unplanned
-
     def run(self, inputs: Sequence[Any]) -> Any:
         """Run the step; the first run initialises and is not measured.
 
@@ -118,7 +107,8 @@ class PreparedStep:
         with self.lock, uninterrupted():
             self.memory.watch(self)
             self.on_host.settle()
-            kept = self.is_kept and (self._is_watched or not self.plan_is_empty)
+            is_plain = self.predicted.fits_unplanned
+            kept = self.is_kept and (self._is_watched or not is_plain)
             self.commit_flag.begun = False
             values = self._values() if kept else []
             kept = kept and self.is_kept
@@ -163,7 +153,8 @@ class PreparedStep:
 
     def half_written(self, reason: str) -> OutOfMemoryError:
         """The error of a step whose variables may be written."""
-        return OutOfMemoryError(half_written(reason, had_plan=not self.plan_is_empty))
+        had_plan = not self.predicted.fits_unplanned
+        return OutOfMemoryError(half_written(reason, had_plan=had_plan))
 
     def _values(self) -> list[Any]:
         """Undo copies of the step's variables; empty if they find no memory.
@@ -182,7 +173,7 @@ class PreparedStep:
 
     def note_peak(self) -> None:
         """Record the memory peak of steps that Keras's own function ran."""
-        if self.plan_is_empty and self.memory.is_watched_by(self):
+        if self.predicted.fits_unplanned and self.memory.is_watched_by(self):
             self.measured_peak = self.memory.peak_bytes
 
     def report(self) -> StepReport:
@@ -221,9 +212,8 @@ class PreparedStep:
         if self.calls == 1:
             self.memory.reset_peak()
         else:
-            self.measured_peak = max(
-                self.measured_peak or 0, self.memory.peak_bytes or 0
-            )
+            peak = self.memory.peak_bytes or 0
+            self.measured_peak = max(self.measured_peak or 0, peak)
 
 
 class _Aborted(Exception):  # noqa: N818 - it never leaves this file

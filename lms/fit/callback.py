@@ -256,7 +256,12 @@ class LMSCallback(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._settings = read_settings(budget=budget, **knobs)
-        self._verbose = _checked(verbose)
+        if verbose not in (0, 1):
+            raise ValueError(
+                "`verbose` must be 0 (silent) or 1 (a line for each plan), got "
+                f"{verbose!r}. Leave it out for 1."
+            )
+        self._verbose = verbose
         self._hooks: dict[str, FunctionHook] = {}
         self._said_unlimited = False
 
@@ -371,12 +376,3 @@ def _unlimited() -> str:
     if not device.is_gpu:
         return "TensorFlow sees no GPU: nothing is planned, Keras trains as ever."
     return f"{device.name} has no known limit and no `budget`: nothing is planned."
-
-
-def _checked(verbose: object) -> int:
-    if verbose not in (0, 1):
-        raise ValueError(
-            f"`verbose` must be 0 (silent) or 1 (a line for each plan), got {verbose!r}"
-            ". Leave it out for 1."
-        )
-    return int(verbose)  # True is 1

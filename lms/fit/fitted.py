@@ -6,8 +6,8 @@
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from threading import RLock
 from typing import Any, TypeAlias, TypeVar, Unpack
@@ -286,9 +286,9 @@ class FittedFunction:
         """Plan now if all shapes of the signature are known."""
         if self._unplanned is not None:
             return
-        specs = flat_specs(self._signature or ())
+        signature = self._signature or ()
+        specs = flat_specs(signature)
         if all(spec.shape.is_fully_defined() for spec in specs):
-            signature = self._signature or ()
             self._unless_given_up(
                 signature_key(signature),
                 lambda: self._prepared(self._trace(signature, None), specs),
@@ -317,13 +317,13 @@ class FittedFunction:
             step.note_peak()
 
     def _called(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Arguments to trace a call with."""
         return called_signature(self._signature, args) if self._signature else args
 
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
         key = signature_key(args if iterator is None else [iterator.element_spec])
         if key not in self._traced:
-            with PREPARING, self._tracing(), self._shown():
+            refused = refused_in_words("trace a step")
+            with PREPARING, refused, self._on_host_if_full(), self._shown():
                 if key not in self._traced:  # another thread may have come first
                     self._made_before()
                     self._traced[key] = trace(
@@ -331,16 +331,11 @@ class FittedFunction:
                     )
         return self._traced[key]
 
-    @contextmanager
-    def _tracing(self) -> Iterator[None]:
+    def _on_host_if_full(self) -> AbstractContextManager[None]:
         """Make variables of a trace on the host once the device fills up."""
-        settings = self._settings
-        on_device = settings.state == "device"
-        beside = (
-            nullcontext() if on_device else _made_beside(settings.budget, _SLOTS_PART)
-        )
-        with refused_in_words("trace a step"), beside:
-            yield
+        if self._settings.state == "device":
+            return nullcontext()
+        return _made_beside(self._settings.budget, _SLOTS_PART)
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; replan it if it runs out of memory."""

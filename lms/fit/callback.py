@@ -29,14 +29,7 @@ from lms.ir.plan import SwapPlan
 from lms.planning.settings import Knobs, read_settings
 from lms.report.progress import displayed
 from lms.report.step import StepReport, StepTimeline, headline, table
-from lms.tf.capture.keras_step import (
-    check_model,
-    make_slots,
-    own_function,
-    step_of,
-    step_of_data,
-    without_optionals,
-)
+from lms.tf.capture import keras_step
 from lms.tf.capture.tracing import flat_specs
 from lms.tf.compat import one_replica_s
 from lms.tf.measure.devices import find_device
@@ -140,7 +133,7 @@ class FunctionHook:
 
     def _predict_one(self, data: Any) -> Any:
         """Predict one batch; volumes of each size have their own plan, or need none."""
-        data = without_optionals(data)
+        data = keras_step.without_optionals(data)
         if self._may_step_aside and self.fitted.runs_plain([data]):
             return self._own([data])
         return self._run(self.fitted, [data])
@@ -326,18 +319,19 @@ class LMSCallback(keras.callbacks.Callback):
             self._say_unlimited()
             return
         model: Any = self.model
-        check_model(model)
+        keras_step.check_model(model)
         hook = self._hooks.get(kind)
         if hook is None or not hook.is_for(model):
+            make_slots = partial(keras_step.make_slots, model)
             fitted = FittedFunction(
-                step_of(model, kind),
+                keras_step.step_of(model, kind),
                 self._settings,
                 kind=kind,
                 planned_anew=self._say,
-                made_before=partial(make_slots, model) if kind == "train" else _nothing,
+                made_before=make_slots if kind == "train" else None,
                 shown=self._shown,
-                of_batch=step_of_data(model, kind),
-                own=own_function(model, kind),
+                of_batch=keras_step.step_of_data(model, kind),
+                own=keras_step.own_function(model, kind),
             )
             hook = FunctionHook(model, kind, fitted, self._say)
             self._hooks[kind] = hook
@@ -361,10 +355,6 @@ class LMSCallback(keras.callbacks.Callback):
 
     def _print(self, line: str) -> None:
         _console().print(line, highlight=False, markup=False)
-
-
-def _nothing() -> None:
-    """Make nothing: evaluation and prediction have no slots."""
 
 
 def _console() -> Console:

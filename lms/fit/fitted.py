@@ -182,7 +182,7 @@ class FittedFunction:
         kind: str,
         signature: Sequence[Any] | None = None,
         planned_anew: Callable[[StepReport], None] | None = None,
-        made_before: Callable[[], None] = lambda: None,
+        made_before: Callable[[], None] | None = None,
         shown: Callable[[], AbstractContextManager[None]] = nullcontext,
         of_batch: Callable[[Any], Any] | None = None,
         own: Any = None,
@@ -325,7 +325,8 @@ class FittedFunction:
             refused = refused_in_words("trace a step")
             with PREPARING, refused, self._on_host_if_full(), self._shown():
                 if key not in self._traced:  # another thread may have come first
-                    self._made_before()
+                    if self._made_before is not None:
+                        self._made_before()
                     self._traced[key] = trace(
                         self._function, args, iterator=iterator, own=self._own
                     )
@@ -361,10 +362,14 @@ class FittedFunction:
         if key not in self._steps:
             with PREPARING, refused_in_words("plan a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
+                    settings = self._settings
+                    if self._steps or self._kind not in ("train", "step"):
+                        # A stored plan is for the first training step.
+                        settings = replace(settings, plan=None)
                     self._steps[key] = prepare(
                         traced,
                         inputs,
-                        self._settings_now(),
+                        settings,
                         kind=self._kind,
                         settle=not self._steps,
                         is_said=any(s.held_back for s in self._steps.values()),
@@ -384,12 +389,6 @@ class FittedFunction:
             if k[0] == id(traced) and all(map(_holds, shapes, inputs))
         )
         return next(larger, key)
-
-    def _settings_now(self) -> Settings:
-        """The user's knobs; a stored plan only for the first training step."""
-        if self._kind in ("train", "step") and not self._steps:
-            return self._settings
-        return replace(self._settings, plan=None)
 
 
 def _holds(shape: Any, tensor: Any) -> bool:

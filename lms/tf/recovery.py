@@ -25,15 +25,8 @@ import tensorflow as tf
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
 from lms.planning.problem import UNLIMITED
 from lms.report.step import StepReport, StepTimeline
+from lms.tf import failures
 from lms.tf.attempts import Outcome
-from lms.tf.failures import (
-    NOT_UNDONE,
-    first_words,
-    half_written,
-    host_is_full,
-    ran_out,
-    ran_out_on_host,
-)
 from lms.tf.measure.devices import DeviceMemory
 from lms.tf.passes.host_variables import HostVariables
 from lms.tf.passes.write_order import CommitFlag, KeptVariables
@@ -116,20 +109,21 @@ class PreparedStep:
             try:
                 result = self.rebuilt(inputs)
             except BaseException as error:
-                on_host = ran_out_on_host(error)
-                if on_host or not (ran_out(error) and self._may_go_on(kept)):
+                on_host = failures.ran_out_on_host(error)
+                if on_host or not (failures.ran_out(error) and self._may_go_on(kept)):
                     is_undone = kept and not self.commit_flag.begun
                     if is_undone:
                         self._put_back(values)
                     if on_host:
-                        said = host_is_full(first_words(error), is_undone)
+                        words = failures.first_words(error)
+                        said = failures.host_is_full(words, is_undone)
                         raise HostMemoryError(said) from error
-                    if self.held_back is not None and ran_out(error):
+                    if self.held_back is not None and failures.ran_out(error):
                         if not is_undone:
-                            self.held_back.add_note(NOT_UNDONE)
+                            self.held_back.add_note(failures.NOT_UNDONE)
                         raise self.held_back from error
                     raise
-                reason = first_words(error)
+                reason = failures.first_words(error)
             else:
                 self._measure()
                 return result
@@ -149,12 +143,12 @@ class PreparedStep:
         try:
             self.kept.put_back(values)
         except tf.errors.ResourceExhaustedError as error:
-            raise self.half_written(first_words(error)) from error
+            raise self.half_written(failures.first_words(error)) from error
 
     def half_written(self, reason: str) -> OutOfMemoryError:
         """The error of a step whose variables may be written."""
         had_plan = not self.predicted.fits_unplanned
-        return OutOfMemoryError(half_written(reason, had_plan=had_plan))
+        return OutOfMemoryError(failures.half_written(reason, had_plan=had_plan))
 
     def _values(self) -> list[Any]:
         """Undo copies of the step's variables; empty if they find no memory.
@@ -165,7 +159,7 @@ class PreparedStep:
         try:
             return self.kept.values()
         except (tf.errors.ResourceExhaustedError, MemoryError) as error:
-            reason = first_words(error)
+            reason = failures.first_words(error)
         if self.can_be_planned:
             raise _Aborted(reason)
         self.is_kept = False

@@ -156,13 +156,10 @@ class Device:
         Args:
             most: Bytes that will be in use; None for all of the device.
         """
-        if self.limit is None:
-            return
-        budget = min(self.limit, most or self.limit)
         now = self.memory.current_bytes
-        if now is None or not memory_grows():
+        if self.limit is None or now is None or not memory_grows():
             return
-        wanted = min(self.limit - _SPARE, budget) - now
+        wanted = min(self.limit - _SPARE, most or self.limit) - now
         with suppress(tf.errors.OpError, ValueError), tf.device(self.name):
             _nothing(max(wanted, 1))
         self.memory.reset_peak()

@@ -100,9 +100,6 @@ def host_budget(settings: Settings, staged: Bytes) -> Bytes | None:
         settings: The user's knobs.
         staged: Bytes of a batch, which passes through pinned memory too.
     """
-    free, most = free_host_bytes(), settings.host_memory
-    if free is not None:
-        free = max(0, free - staged)
-    if most is not None:
-        return most if free is None else min(most, free)
-    return free
+    free = free_host_bytes()
+    limits = settings.host_memory, None if free is None else max(0, free - staged)
+    return min((size for size in limits if size is not None), default=None)

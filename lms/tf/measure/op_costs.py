@@ -136,14 +136,9 @@ def _over_roofline(
     ops: Sequence[Op], timed: Mapping[str, Seconds], least: Costs
 ) -> dict[str, float]:
     """Time over roofline of the largest timed op of each type."""
-    by_size = sorted(
-        (op for op in ops if op.name in timed), key=lambda op: least.of(op.name)
-    )
-    return {
-        op.type: timed[op.name] / least.of(op.name)
-        for op in by_size
-        if least.of(op.name) > 0
-    }
+    known = (op for op in ops if op.name in timed and least.of(op.name) > 0)
+    by_size = sorted(known, key=lambda op: least.of(op.name))
+    return {op.type: timed[op.name] / least.of(op.name) for op in by_size}
 
 
 def _time(ops: Sequence[LoneOp], bench: Bench) -> None:

@@ -197,7 +197,6 @@ class Captured:
         run_without_inputs(self.step.own or self.step)
 
     def _refusal(self, tried: list[Outcome]) -> LMSError:
-        """Return why no attempt is left."""
         failed, error = last_failure(tried), refusal(tried)
         is_refusal = isinstance(error, BudgetError)
         if error is None or (failed and failed.attempt.planned and is_refusal):

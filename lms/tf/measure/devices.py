@@ -218,12 +218,9 @@ class Device:
 
 
 def _fillers(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:
-    """Fill free fragments; returns their falling sizes, each with its tensor.
+    """Fill the `count` largest free fragments; returns falling sizes with tensors.
 
-    Args:
-        most: Bytes that may be taken for a moment; larger fragments are left.
-        least: Bytes; smaller fragments are left.
-        count: Number of fragments to fill at most, the largest ones.
+    Only fragments of `least` to `most` bytes; `most` bytes are taken for a moment.
     """
     if most < least:
         return []

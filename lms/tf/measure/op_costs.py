@@ -64,11 +64,8 @@ def measure_costs(step: TracedStep, device: Device) -> Costs:
         forget_functions()
     small = small_kernel_seconds(device)
     over = _over_roofline([op.op for op in ops], timed, least)
-    seconds = {
-        op.name: small
-        for op in step.graph.ops
-        if not op.persistent and op.alias is None
-    }
+    own = (op for op in step.graph.ops if not op.persistent and op.alias is None)
+    seconds = {op.name: small for op in own}
     for op in large:
         times_over = over.get(op.type, 1.0) if op.name in minor else 1.0
         untimed = least.of(op.name) * times_over

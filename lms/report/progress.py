@@ -4,7 +4,7 @@ The caller puts a display around the work (`displayed`). The work reports its pr
 (`tell`, `track`), with or without a display.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Timer
@@ -77,20 +77,19 @@ def tell(line: str) -> None:
         bar.console.print(line, highlight=False, markup=False)
 
 
-def track(what: str, items: Iterable[T]) -> Iterator[T]:
+def track(what: str, items: Sequence[T]) -> Iterator[T]:
     """Yield items in turn; the bar counts them.
 
     Args:
         what: The work on the items, such as "measuring ops".
-        items: The bar shows the total of a sequence.
+        items: The bar shows their number.
 
     Example:
         >>> list(track("measuring ops", [1, 2]))
         [1, 2]
     """
-    total = len(items) if isinstance(items, Sequence) else None
     for done, item in enumerate(items):
-        _count(what, done, total)
+        _count(what, done, len(items))
         yield item
     _count("planning", 0, None)
 

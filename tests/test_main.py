@@ -44,7 +44,7 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
         ((), "the following arguments are required"),
         (("train",), "invalid choice: 'train'"),
         (("emulate", "--", "true"), "`memory` must be given without a card, got None"),
-        (("emulate", "--dry", "--", "true"), "`card` must be named where nothing is"),
+        (("emulate", "--dry", "--", "true"), "`card` must be named for a dry card"),
         (("emulate", "--card", "abacus"), "--card: invalid choice: 'abacus' (choose"),
         (
             (*CARD, "--cards", "9", "--", "true"),

@@ -53,6 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     raise SystemExit(end_well(lambda: options.run(options), say))
 
 
+# The words after an option `--`.
+_COMMAND: dict[str, Any] = {
+    "nargs": argparse.REMAINDER,
+    "metavar": "COMMAND",
+    "help": "the program and its arguments",
+}
+
+
 def _add_emulate(subcommands: Any) -> None:
     emulate = subcommands.add_parser(
         "emulate",
@@ -91,12 +99,7 @@ def _add_emulate(subcommands: Any) -> None:
         help="multiply all modelled times by F",
     )
     _add_link_options(emulate)
-    emulate.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="COMMAND",
-        help="the program and its arguments",
-    )
+    emulate.add_argument("command", **_COMMAND)
     emulate.set_defaults(run=_emulate, parser=emulate)
 
 
@@ -131,12 +134,7 @@ def _add_launch(subcommands: Any) -> None:
         metavar="SECONDS",
         help="time for the other workers to end after one has failed",
     )
-    launch.add_argument(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="COMMAND",
-        help="the program and its arguments",
-    )
+    launch.add_argument("command", **_COMMAND)
     launch.set_defaults(run=_launch, parser=launch)
 
 

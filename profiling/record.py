@@ -10,14 +10,13 @@ import platform
 import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from lms.machine.host import processor_name
-from lms.machine.inventory import NoDriverError, open_nvml
+from lms.machine.inventory import NoDriverError, installed_version, open_nvml
 from lms.storage.files import write_text
 from lms.units import KIB
 
@@ -132,7 +131,7 @@ def circumstances() -> dict[str, Any]:
             "load_average": round(os.getloadavg()[0], 2),
         },
         "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in _PACKAGES},
+        | {name: installed_version(name) for name in _PACKAGES},
         "driver": _driver(),
         "date": datetime.now(UTC).date().isoformat(),
         "commit": _commit(),
@@ -153,13 +152,6 @@ def _driver() -> str | None:
     try:
         return str(open_nvml().nvmlSystemGetDriverVersion())
     except NoDriverError:
-        return None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
         return None
 
 

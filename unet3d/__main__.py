@@ -104,9 +104,7 @@ def _add_check(commands: Any) -> None:
     _add_scheme(command)
     _add_grouping(command)
     command.add_argument(
-        "--unlabelled",
-        action="store_true",
-        help="check scans without labels",
+        "--unlabelled", action="store_true", help="check scans without labels"
     )
     command.add_argument("--json", type=Path, metavar="FILE", help="file of findings")
 

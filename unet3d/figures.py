@@ -174,11 +174,7 @@ def _lined(axes: Axes) -> None:
 
 
 def _box(
-    axes: Axes,
-    values: Sequence[float],
-    centre: float,
-    width: float,
-    colour: str,
+    axes: Axes, values: Sequence[float], centre: float, width: float, colour: str
 ) -> None:
     """Draw one box, and beside the box its subjects as dots, spread apart."""
     if not values:

@@ -84,9 +84,7 @@ def some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
-def differing_spacings(
-    spacings: Mapping[str, Sequence[float] | None],
-) -> Iterator[str]:
+def differing_spacings(spacings: Mapping[str, Sequence[float] | None]) -> Iterator[str]:
     """Warn of voxel sizes that differ between subjects, which resizing ignores.
 
     Example:

@@ -71,10 +71,7 @@ def dice(truth: Mask, prediction: Mask, rule: EmptyRule = EmptyRule.BRATS) -> fl
 
 
 def hd95(
-    truth: Mask,
-    prediction: Mask,
-    spacing: Spacing,
-    rule: EmptyRule = EmptyRule.BRATS,
+    truth: Mask, prediction: Mask, spacing: Spacing, rule: EmptyRule = EmptyRule.BRATS
 ) -> float:
     """Return the larger of both directed 95th percentiles of surface distance, in mm.
 
@@ -91,10 +88,7 @@ def hd95(
 
 
 def lesion_scores(
-    truth: Mask,
-    prediction: Mask,
-    spacing: Spacing,
-    rule: EmptyRule = EmptyRule.BRATS,
+    truth: Mask, prediction: Mask, spacing: Spacing, rule: EmptyRule = EmptyRule.BRATS
 ) -> tuple[float, float]:
     """Compute lesion-wise Dice and HD95; arguments as for `unet3d.scores.hd95`."""
     scores, strangers = _each(truth, prediction, spacing)

@@ -41,12 +41,7 @@ from unet3d.memory import (
 )
 from unet3d.model import build_unet
 from unet3d.patches import draw_patch
-from unet3d.runs import (
-    Configuration,
-    Surroundings,
-    check_start,
-    write_configuration,
-)
+from unet3d.runs import Configuration, Surroundings, check_start, write_configuration
 from unet3d.splits import Split, known_split, make_split, without, write_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 from unet3d.volumes import header_spacing

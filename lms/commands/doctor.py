@@ -12,13 +12,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from importlib.metadata import PackageNotFoundError, version
 
 from rich.console import Console
 from rich.text import Text
 
 from lms.machine.host import PINNED_VARIABLE, is_number, pinned_limit
-from lms.machine.inventory import Facts, read_driver
+from lms.machine.inventory import Facts, installed_version, read_driver
 from lms.units import format_bytes
 
 __all__ = ["Finding", "Verdict", "doctor", "gather", "judge"]
@@ -77,16 +76,7 @@ class Finding:
 
 def judge(facts: Facts) -> tuple[Finding, ...]:
     """Return all findings, topic by topic."""
-    rules = (
-        _versions,
-        _tensorflow,
-        _cuda,
-        _device,
-        _others,
-        _pinned,
-        _xla,
-        _allocator,
-    )
+    rules = (_versions, _tensorflow, _cuda, _device, _others, _pinned, _xla, _allocator)
     return tuple(finding for rule in rules for finding in rule(facts))
 
 
@@ -281,20 +271,13 @@ def gather() -> Facts:
         failure = f"{type(error).__name__}: {error}"
     return Facts(
         python=platform.python_version(),
-        packages=tuple((name, _version(name)) for name in _NEEDED if name != "python"),
+        packages=tuple((p, installed_version(p)) for p in _NEEDED if p != "python"),
         driver=driver,
         installation=installation,
         failure=failure,
         host_free=free,
         variables=tuple((v, os.environ[v]) for v in _VARIABLES if v in os.environ),
     )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _show(findings: tuple[Finding, ...]) -> None:

@@ -26,12 +26,7 @@ from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline
 from lms.tf.attempts import NOTHING, Outcome, Rewrites, first_plan, refusal
 from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
-from lms.tf.capture.tracing import (
-    TracedFunction,
-    input_specs,
-    read_signature,
-    trace,
-)
+from lms.tf.capture.tracing import TracedFunction, input_specs, read_signature, trace
 from lms.tf.lowering import refuse_guesses
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.workload import over_time, report_of, unplanned_timeline

@@ -201,7 +201,6 @@ def _moved(found: Forecast) -> list[dict[str, Any]]:
 
 
 def _show(found: Forecast, moved: list[dict[str, Any]], console: Console) -> None:
-    """Print the report and the largest swapped tensors."""
     console.print(headline(found.report), markup=False)
     console.print(f"For {_device(found.speeds)}.")
     if found.speeds.costs.source != "measured":
@@ -233,7 +232,6 @@ def _largest(moved: list[dict[str, Any]]) -> Table:
 
 
 def _data(found: Forecast, moved: list[dict[str, Any]]) -> dict[str, Any]:
-    """Convert a forecast to JSON's types."""
     return found.report.numbers() | {
         "fits": True,
         "on_host_bytes": found.on_host,

@@ -15,8 +15,7 @@ an op seed, not Keras's seed generators) restart in each function that holds the
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any, Unpack
 
@@ -30,14 +29,7 @@ from lms.ir.plan import SwapPlan
 from lms.planning.settings import Knobs, read_settings
 from lms.report.progress import displayed
 from lms.report.step import StepReport, StepTimeline, headline, table
-from lms.tf.capture.keras_step import (
-    check_model,
-    make_slots,
-    own_function,
-    step_of,
-    step_of_data,
-    without_optionals,
-)
+from lms.tf.capture import keras_step
 from lms.tf.capture.tracing import flat_specs
 from lms.tf.compat import one_replica_s
 from lms.tf.measure.devices import find_device
@@ -113,17 +105,13 @@ class FunctionHook:
         """Run `steps_per_execution` steps, as Keras's own function does."""
         iterator = one_replica_s(iterator)
         try:
-            with _Guard(self):
-                outputs = self.fitted.draw_and_run(iterator)
+            outputs = self._run(self.fitted.draw_and_run, iterator)
         except _NO_BATCH:
             self._run_without_batch(iterator)
             raise
-        for _ in range(self._model.steps_per_execution - 1):
-            try:
-                with _Guard(self):
-                    outputs = self.fitted.draw_and_run(iterator)
-            except _NO_BATCH:
-                break
+        with suppress(*_NO_BATCH):
+            for _ in range(self._model.steps_per_execution - 1):
+                outputs = self._run(self.fitted.draw_and_run, iterator)
         self._step_aside(iterator)
         return outputs
 
@@ -145,18 +133,35 @@ class FunctionHook:
 
     def _predict_one(self, data: Any) -> Any:
         """Predict one batch; volumes of each size have their own plan, or need none."""
-        data = without_optionals(data)
+        data = keras_step.without_optionals(data)
         if self._may_step_aside and self.fitted.runs_plain([data]):
             return self._own([data])
-        with _Guard(self):
-            return self.fitted([data])
+        return self._run(self.fitted, [data])
 
-    def after_step(self) -> None:
-        """Report new plans."""
+    def _run(self, step: Callable[[Any], Any], data: Any) -> Any:
+        """Run one step and report new plans, or restore Keras's function.
+
+        Raises:
+            LMSError: The step's error, without the library's frames.
+        """
+        try:
+            outputs = step(data)
+        except _NO_BATCH:
+            raise
+        except BaseException as error:
+            self.remove()
+            is_filtering = keras.config.is_traceback_filtering_enabled()
+            if not (isinstance(error, LMSError) and is_filtering):
+                raise
+            # As Keras leaves its own frames out: the message says what happened.
+            cause = error.__cause__
+            shown = cause if isinstance(cause, tf.errors.OpError) else None
+            raise error.with_traceback(None) from shown
         reports = self.fitted.report
         for report in reports[self._said :]:
             self._say(report)
         self._said = len(reports)
+        return outputs
 
     def _step_aside(self, iterator: Any) -> None:
         """Restore Keras's own function if all shapes are known and all steps fit."""
@@ -172,40 +177,6 @@ class FunctionHook:
         With XLA its memory is not predicted, and its bits differ.
         """
         return self._own is not None and not self._model.jit_compile
-
-
-@dataclass(frozen=True, slots=True)
-class _Guard:
-    """Context of a step: a step that fails restores Keras's function.
-
-    No generator: a generator would show an error's frames again, which are left out.
-    """
-
-    hook: FunctionHook
-
-    def __enter__(self) -> None:
-        """Begin a step."""
-
-    def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
-        """Report new plans, or restore Keras's function.
-
-        Raises:
-            LMSError: The step's error, without the library's frames.
-        """
-        if error is None:
-            self.hook.after_step()
-            return
-        if isinstance(error, _NO_BATCH):
-            return
-        self.hook.remove()
-        if (
-            isinstance(error, LMSError)
-            and keras.config.is_traceback_filtering_enabled()
-        ):
-            # As Keras leaves its own frames out: the message says what happened.
-            cause = error.__cause__
-            shown = cause if isinstance(cause, tf.errors.OpError) else None
-            raise error.with_traceback(None) from shown
 
 
 class LMSCallback(keras.callbacks.Callback):
@@ -278,7 +249,12 @@ class LMSCallback(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._settings = read_settings(budget=budget, **knobs)
-        self._verbose = _checked(verbose)
+        if verbose not in (0, 1):
+            raise ValueError(
+                "`verbose` must be 0 (silent) or 1 (a line for each plan), got "
+                f"{verbose!r}. Leave it out for 1."
+            )
+        self._verbose = verbose
         self._hooks: dict[str, FunctionHook] = {}
         self._said_unlimited = False
 
@@ -343,18 +319,19 @@ class LMSCallback(keras.callbacks.Callback):
             self._say_unlimited()
             return
         model: Any = self.model
-        check_model(model)
+        keras_step.check_model(model)
         hook = self._hooks.get(kind)
         if hook is None or not hook.is_for(model):
+            make_slots = partial(keras_step.make_slots, model)
             fitted = FittedFunction(
-                step_of(model, kind),
+                keras_step.step_of(model, kind),
                 self._settings,
                 kind=kind,
                 planned_anew=self._say,
-                made_before=partial(make_slots, model) if kind == "train" else _nothing,
+                made_before=make_slots if kind == "train" else None,
                 shown=self._shown,
-                of_batch=step_of_data(model, kind),
-                own=own_function(model, kind),
+                of_batch=keras_step.step_of_data(model, kind),
+                own=keras_step.own_function(model, kind),
             )
             hook = FunctionHook(model, kind, fitted, self._say)
             self._hooks[kind] = hook
@@ -380,10 +357,6 @@ class LMSCallback(keras.callbacks.Callback):
         _console().print(line, highlight=False, markup=False)
 
 
-def _nothing() -> None:
-    """Make nothing: evaluation and prediction have no slots."""
-
-
 def _console() -> Console:
     return Console(soft_wrap=True)
 
@@ -393,12 +366,3 @@ def _unlimited() -> str:
     if not device.is_gpu:
         return "TensorFlow sees no GPU: nothing is planned, Keras trains as ever."
     return f"{device.name} has no known limit and no `budget`: nothing is planned."
-
-
-def _checked(verbose: object) -> int:
-    if verbose not in (0, 1):
-        raise ValueError(
-            f"`verbose` must be 0 (silent) or 1 (a line for each plan), got {verbose!r}"
-            ". Leave it out for 1."
-        )
-    return int(verbose)  # True is 1

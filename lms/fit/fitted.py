@@ -6,8 +6,8 @@
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from threading import RLock
 from typing import Any, TypeAlias, TypeVar, Unpack
@@ -28,10 +28,9 @@ from lms.tf.capture.tracing import (
     signature_key,
     trace,
 )
-from lms.tf.lost import lost_in_words
+from lms.tf.failures import lost_in_words, refused_in_words
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.free_memory import limit_pinned_memory
-from lms.tf.out_of_memory import refused_in_words
 from lms.tf.passes.host_variables import HostVariables, lies_on_host, made_beside
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
@@ -183,7 +182,7 @@ class FittedFunction:
         kind: str,
         signature: Sequence[Any] | None = None,
         planned_anew: Callable[[StepReport], None] | None = None,
-        made_before: Callable[[], None] = lambda: None,
+        made_before: Callable[[], None] | None = None,
         shown: Callable[[], AbstractContextManager[None]] = nullcontext,
         of_batch: Callable[[Any], Any] | None = None,
         own: Any = None,
@@ -287,9 +286,9 @@ class FittedFunction:
         """Plan now if all shapes of the signature are known."""
         if self._unplanned is not None:
             return
-        specs = flat_specs(self._signature or ())
+        signature = self._signature or ()
+        specs = flat_specs(signature)
         if all(spec.shape.is_fully_defined() for spec in specs):
-            signature = self._signature or ()
             self._unless_given_up(
                 signature_key(signature),
                 lambda: self._prepared(self._trace(signature, None), specs),
@@ -318,30 +317,26 @@ class FittedFunction:
             step.note_peak()
 
     def _called(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Arguments to trace a call with."""
         return called_signature(self._signature, args) if self._signature else args
 
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
         key = signature_key(args if iterator is None else [iterator.element_spec])
         if key not in self._traced:
-            with PREPARING, self._tracing(), self._shown():
+            refused = refused_in_words("trace a step")
+            with PREPARING, refused, self._on_host_if_full(), self._shown():
                 if key not in self._traced:  # another thread may have come first
-                    self._made_before()
+                    if self._made_before is not None:
+                        self._made_before()
                     self._traced[key] = trace(
                         self._function, args, iterator=iterator, own=self._own
                     )
         return self._traced[key]
 
-    @contextmanager
-    def _tracing(self) -> Iterator[None]:
+    def _on_host_if_full(self) -> AbstractContextManager[None]:
         """Make variables of a trace on the host once the device fills up."""
-        settings = self._settings
-        on_device = settings.state == "device"
-        beside = (
-            nullcontext() if on_device else _made_beside(settings.budget, _SLOTS_PART)
-        )
-        with refused_in_words("trace a step"), beside:
-            yield
+        if self._settings.state == "device":
+            return nullcontext()
+        return _made_beside(self._settings.budget, _SLOTS_PART)
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; replan it if it runs out of memory."""
@@ -367,10 +362,14 @@ class FittedFunction:
         if key not in self._steps:
             with PREPARING, refused_in_words("plan a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
+                    settings = self._settings
+                    if self._steps or self._kind not in ("train", "step"):
+                        # A stored plan is for the first training step.
+                        settings = replace(settings, plan=None)
                     self._steps[key] = prepare(
                         traced,
                         inputs,
-                        self._settings_now(),
+                        settings,
                         kind=self._kind,
                         settle=not self._steps,
                         is_said=any(s.held_back for s in self._steps.values()),
@@ -390,12 +389,6 @@ class FittedFunction:
             if k[0] == id(traced) and all(map(_holds, shapes, inputs))
         )
         return next(larger, key)
-
-    def _settings_now(self) -> Settings:
-        """The user's knobs; a stored plan only for the first training step."""
-        if self._kind in ("train", "step") and not self._steps:
-            return self._settings
-        return replace(self._settings, plan=None)
 
 
 def _holds(shape: Any, tensor: Any) -> bool:

@@ -7,13 +7,14 @@ rights refuse one, or a GPU disappears, the other facts are still found.
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from lms.errors import LMSError
 from lms.units import Bytes
 
 __all__ = ["Driver", "Facts", "Gpu", "Installation", "NoDriverError", "ask", "known"]
-__all__ += ["open_nvml", "read_driver"]
+__all__ += ["installed_version", "open_nvml", "read_driver"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,14 @@ def _gpu(api: Any, index: int) -> Gpu:
 def known(answer: Any) -> Any:
     """Return an answer of `ask`; None if it is not available."""
     return None if isinstance(answer, dict) else answer
+
+
+def installed_version(package: str) -> str | None:
+    """Return a package's version; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

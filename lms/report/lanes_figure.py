@@ -76,11 +76,7 @@ def draw_lanes(
         2 * len(timelines), 1, sharex=True, height_ratios=[1.25, 1.0] * len(timelines)
     )
     figure.subplots_adjust(
-        left=0.13,
-        right=0.83,
-        top=1 - 0.85 / height,
-        bottom=0.72 / height,
-        hspace=0.35,
+        left=0.13, right=0.83, top=1 - 0.85 / height, bottom=0.72 / height, hspace=0.35
     )
     longest = max(timeline.seconds for _, timeline in timelines)
     most = max(timeline.device_peak for _, timeline in timelines)

@@ -4,7 +4,7 @@ The caller puts a display around the work (`displayed`). The work reports its pr
 (`tell`, `track`), with or without a display.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Timer
@@ -29,45 +29,7 @@ _PATIENCE: Seconds = 5.0
 
 T = TypeVar("T")
 
-
-class _Display:
-    """Lines on a console, and a late bar that is erased at the end."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("LMS: tracing", total=None)
-        self._timer = Timer(_PATIENCE, self._bar.start)
-        self._timer.daemon = True
-        if console.is_terminal:
-            self._timer.start()
-
-    def line(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
-
-    def count(self, what: str, done: int, total: int | None) -> None:
-        description = f"LMS: {what}"
-        self._bar.update(
-            self._task, description=description, completed=done, total=total
-        )
-
-    def close(self) -> None:
-        self._timer.cancel()
-        if self._timer.is_alive():
-            self._timer.join()  # the timer may be starting the bar
-        if self._bar.live.is_started:  # else rich would print an empty line
-            self._bar.stop()
-
-
-_display: ContextVar[_Display | None] = ContextVar("display", default=None)
+_bar: ContextVar[Progress | None] = ContextVar("bar", default=None)
 
 
 @contextmanager
@@ -82,38 +44,58 @@ def displayed(console: Console) -> Iterator[None]:
         >>> text.getvalue().split()
         ['measuring']
     """
-    display = _Display(console)
-    token = _display.set(display)
+    bar = Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+    bar.add_task("LMS: tracing", total=None)
+    timer = Timer(_PATIENCE, bar.start)
+    timer.daemon = True
+    if console.is_terminal:
+        timer.start()
+    token = _bar.set(bar)
     try:
         yield
     finally:
-        _display.reset(token)
-        display.close()
+        _bar.reset(token)
+        timer.cancel()
+        if timer.is_alive():
+            timer.join()  # the timer may be starting the bar
+        if bar.live.is_started:  # else rich would print an empty line
+            bar.stop()
 
 
 def tell(line: str) -> None:
     """Show a line about work that begins now and takes longer than a moment."""
-    display = _display.get()
-    if display is not None:
-        display.line(line)
+    bar = _bar.get()
+    if bar is not None:
+        bar.console.print(line, highlight=False, markup=False)
 
 
-def track(what: str, items: Iterable[T]) -> Iterator[T]:
+def track(what: str, items: Sequence[T]) -> Iterator[T]:
     """Yield items in turn; the bar counts them.
 
     Args:
         what: The work on the items, such as "measuring ops".
-        items: The bar shows the total of a sequence.
+        items: The bar shows their number.
 
     Example:
         >>> list(track("measuring ops", [1, 2]))
         [1, 2]
     """
-    total = len(items) if isinstance(items, Sequence) else None
-    display = _display.get()
     for done, item in enumerate(items):
-        if display is not None:
-            display.count(what, done, total)
+        _count(what, done, len(items))
         yield item
-    if display is not None:
-        display.count("planning", 0, None)
+    _count("planning", 0, None)
+
+
+def _count(what: str, done: int, total: int | None) -> None:
+    bar = _bar.get()
+    if bar is not None:
+        (task,) = bar.task_ids
+        bar.update(task, description=f"LMS: {what}", completed=done, total=total)

@@ -166,16 +166,8 @@ def headline(report: StepReport) -> str:
         planned = f"may exceed {budget} in another order of ops, planned"
     return (
         f"{start}needs {needs}, {planned}: "
-        f"{format_bytes(report.predicted_peak_bytes)} with {_swapped(report)}"
-        f"{_besides(report)}{_again(report)}"
+        f"{format_bytes(report.predicted_peak_bytes)} with {_changes(report)}"
     )
-
-
-def _swapped(report: StepReport) -> str:
-    if not report.swap_count:
-        return "nothing swapped"
-    tensors = "1 tensor" if report.swap_count == 1 else f"{report.swap_count} tensors"
-    return f"{tensors} ({format_bytes(report.swapped_out_bytes)}) swapped"
 
 
 def _unknown(names: Sequence[str]) -> str:
@@ -191,20 +183,24 @@ def _unknown(names: Sequence[str]) -> str:
     return f" ({count} of unknown memory)"
 
 
-def _besides(report: StepReport) -> str:
-    again = report.recomputed_ops
-    ops = "op" if again == 1 else "ops"
-    text = f", {again} {ops} recomputed" if again else ""
+def _changes(report: StepReport) -> str:
+    """Tell what a plan changes, what that costs, and what came of earlier plans."""
+    text = "nothing swapped"
+    if report.swap_count:
+        size = format_bytes(report.swapped_out_bytes)
+        text = f"{_count(report.swap_count, 'tensor')} ({size}) swapped"
+    if report.recomputed_ops:
+        text += f", {_count(report.recomputed_ops, 'op')} recomputed"
     if report.slowdown:
         text += f", predicted to take {report.slowdown:.2f} times as long as unplanned"
+    if report.replans:
+        times = "once" if report.replans == 1 else f"{report.replans} times"
+        text += f"; ran out of memory and was replanned {times}"
     return text
 
 
-def _again(report: StepReport) -> str:
-    if report.replans == 0:
-        return ""
-    times = "once" if report.replans == 1 else f"{report.replans} times"
-    return f"; ran out of memory and was replanned {times}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def table(reports: Sequence[StepReport]) -> str:

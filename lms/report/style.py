@@ -43,9 +43,9 @@ class Scale:
         """Choose GiB where `largest` is at least 2 GiB, else MiB."""
         return cls(GIB, "GiB") if largest >= 2 * GIB else cls(MIB, "MiB")
 
-    def values(self, sizes: Sequence[int], base: int = 0) -> list[float]:
-        """Convert sizes, each plus `base`, to this unit."""
-        return [(size + base) / self.size for size in sizes]
+    def values(self, sizes: Sequence[int]) -> list[float]:
+        """Convert sizes to this unit."""
+        return [size / self.size for size in sizes]
 
     def text(self, size: int) -> str:
         """Format a size with its unit."""

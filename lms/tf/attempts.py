@@ -250,7 +250,6 @@ def _replan(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
 
 
 def _rewrite(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
-    """Plan the step after its next rewrite."""
     first, base = _since_failure(tried)[0], _base(tried)
     budget, rewrites = base.attempt.budget(base.step.budget), _rewrites(base)
     sizes = (_rewrites(each).op_size for each in tried)

@@ -60,16 +60,13 @@ def _op_sizes(
     rows = settings.slices == "any"
     if last is None:
         whole = max(working_sets(step.graph), default=0)
-        scratch = {op.name: op.scratch for op in step.graph.ops if op.scratch}
-        sums = rows or not compat.ops_are_deterministic()
-        proved = keeps_bits if is_here and not rows else None
         last = OpSize(
             most=whole,
-            sums=sums,
+            sums=rows or not compat.ops_are_deterministic(),
             rows=rows,
             whole=whole,
-            scratch=scratch,
-            proved=proved,
+            scratch={op.name: op.scratch for op in step.graph.ops if op.scratch},
+            proved=keeps_bits if is_here and not rows else None,
         )
     for parts in _PARTS:  # without the budget: so the least one is independent
         size = replace(last, most=last.whole // parts)

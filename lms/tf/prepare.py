@@ -19,12 +19,7 @@ from lms.errors import BudgetError, LMSError, OutOfMemoryError
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import plan_step, without_plan
-from lms.planning.problem import (
-    MemoryBudget,
-    PlannedStep,
-    Reason,
-    Workload,
-)
+from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.select import fits, plain_plan
 from lms.planning.settings import Settings
 from lms.report.progress import tell
@@ -42,6 +37,7 @@ from lms.tf.attempts import (
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.ops import COLLECTIVE
 from lms.tf.capture.tracing import PREPARING, TracedFunction
+from lms.tf.failures import given_up, refused_in_words
 from lms.tf.lowering import TracedStep, refuse_guesses, specialise
 from lms.tf.measure.bench import keep_measurements
 from lms.tf.measure.compact_variables import settle_variables
@@ -57,7 +53,6 @@ from lms.tf.measure.workload import (
 )
 from lms.tf.measure.workspace import limit_workspace
 from lms.tf.offers import advice, offers_of
-from lms.tf.out_of_memory import given_up, refused_in_words
 from lms.tf.passes.host_variables import (
     HostVariables,
     let_stay,
@@ -202,7 +197,6 @@ class Captured:
         run_without_inputs(self.step.own or self.step)
 
     def _refusal(self, tried: list[Outcome]) -> LMSError:
-        """Return why no attempt is left."""
         failed, error = last_failure(tried), refusal(tried)
         is_refusal = isinstance(error, BudgetError)
         if error is None or (failed and failed.attempt.planned and is_refusal):
@@ -261,7 +255,13 @@ def prepare(
         try:
             prepared = captured.built(first_plan(captured, tried, settings), tried)
         except LMSError as error:
-            error.args = (f"{error}{_whose(captured)}",)
+            if kind == "test":
+                whose = (
+                    "This is the step of evaluation or validation, with a batch "
+                    f"{captured.step.signature}: give a smaller "
+                    "`validation_batch_size`, or `batch_size` of `evaluate`."
+                )
+                error.args = (f"{error} {whose}",)
             raise
     finally:
         forget_functions()
@@ -269,17 +269,6 @@ def prepare(
     seconds = traced.seconds + time.perf_counter() - started
     prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
     return prepared
-
-
-def _whose(captured: Captured) -> str:
-    """Sentence that names the step of evaluation; empty for other steps."""
-    if captured.kind != "test":
-        return ""
-    return (
-        " This is the step of evaluation or validation, with a batch "
-        f"{captured.step.signature}: give a smaller `validation_batch_size`, or "
-        "`batch_size` of `evaluate`."
-    )
 
 
 def capture(  # noqa: PLR0913 - a row of the table of attempts among them
@@ -384,7 +373,10 @@ def _built(found: Outcome) -> PreparedStep:
     begun = commit_flag.nodes(guard, step.device)
     nodes = rewrite(step, planned.plan, begun, guard.late)
     rewrites = captured.rewrites
-    is_sure = _is_sure(step, planned) and not (rewrites.lists or rewrites.guesses)
+    # Predictions leave out the memory of loops with unknown trip counts.
+    is_known = planned.budget.total is None or not step.unknown_loops
+    is_known = is_known and not (rewrites.lists or rewrites.guesses)
+    is_sure = is_known and planned.reason is Reason.FITS_EASILY
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
     kept = KeptVariables.of(
@@ -439,14 +431,3 @@ def _can_repeat(planned: PlannedStep, guard: WriteGuard) -> bool:
     late = () if planned.runs_plain else guard.late
     collectives = {op.name for op in planned.graph.ops if op.type in COLLECTIVE}
     return collectives <= set(late)
-
-
-def _is_sure(step: TracedStep, planned: PlannedStep) -> bool:
-    """Tell whether a step runs unplanned and cannot run out of memory.
-
-    Predictions leave out the memory of loops with unknown trip counts.
-    """
-    is_limited = planned.budget.total is not None
-    if step.unknown_loops and is_limited:
-        return False
-    return planned.reason is Reason.FITS_EASILY

@@ -23,18 +23,11 @@ from typing import Any
 import tensorflow as tf
 
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
-from lms.planning.problem import UNLIMITED, MemoryBudget
+from lms.planning.problem import UNLIMITED
 from lms.report.step import StepReport, StepTimeline
+from lms.tf import failures
 from lms.tf.attempts import Outcome
 from lms.tf.measure.devices import DeviceMemory
-from lms.tf.out_of_memory import (
-    NOT_UNDONE,
-    first_words,
-    half_written,
-    host_is_full,
-    ran_out,
-    ran_out_on_host,
-)
 from lms.tf.passes.host_variables import HostVariables
 from lms.tf.passes.write_order import CommitFlag, KeptVariables
 from lms.tf.rewrite.rebuilding import RebuiltStep
@@ -96,17 +89,6 @@ class PreparedStep:
     failures: int = 0
     measured_peak: int | None = None
 
-    @property
-    def budget(self) -> MemoryBudget:
-        """The budget that was planned for."""
-        assert self.found.planned is not None
-        return self.found.planned.budget
-
-    @property
-    def plan_is_empty(self) -> bool:
-        """Tell whether the step runs as TensorFlow would run it."""
-        return self.predicted.fits_unplanned
-
     def run(self, inputs: Sequence[Any]) -> Any:
         """Run the step; the first run initialises and is not measured.
 
@@ -118,7 +100,8 @@ class PreparedStep:
         with self.lock, uninterrupted():
             self.memory.watch(self)
             self.on_host.settle()
-            kept = self.is_kept and (self._is_watched or not self.plan_is_empty)
+            is_plain = self.predicted.fits_unplanned
+            kept = self.is_kept and (self._is_watched or not is_plain)
             self.commit_flag.begun = False
             values = self._values() if kept else []
             kept = kept and self.is_kept
@@ -126,20 +109,21 @@ class PreparedStep:
             try:
                 result = self.rebuilt(inputs)
             except BaseException as error:
-                on_host = ran_out_on_host(error)
-                if on_host or not (ran_out(error) and self._may_go_on(kept)):
+                on_host = failures.ran_out_on_host(error)
+                if on_host or not (failures.ran_out(error) and self._may_go_on(kept)):
                     is_undone = kept and not self.commit_flag.begun
                     if is_undone:
                         self._put_back(values)
                     if on_host:
-                        said = host_is_full(first_words(error), is_undone)
+                        words = failures.first_words(error)
+                        said = failures.host_is_full(words, is_undone)
                         raise HostMemoryError(said) from error
-                    if self.held_back is not None and ran_out(error):
+                    if self.held_back is not None and failures.ran_out(error):
                         if not is_undone:
-                            self.held_back.add_note(NOT_UNDONE)
+                            self.held_back.add_note(failures.NOT_UNDONE)
                         raise self.held_back from error
                     raise
-                reason = first_words(error)
+                reason = failures.first_words(error)
             else:
                 self._measure()
                 return result
@@ -159,11 +143,12 @@ class PreparedStep:
         try:
             self.kept.put_back(values)
         except tf.errors.ResourceExhaustedError as error:
-            raise self.half_written(first_words(error)) from error
+            raise self.half_written(failures.first_words(error)) from error
 
     def half_written(self, reason: str) -> OutOfMemoryError:
         """The error of a step whose variables may be written."""
-        return OutOfMemoryError(half_written(reason, had_plan=not self.plan_is_empty))
+        had_plan = not self.predicted.fits_unplanned
+        return OutOfMemoryError(failures.half_written(reason, had_plan=had_plan))
 
     def _values(self) -> list[Any]:
         """Undo copies of the step's variables; empty if they find no memory.
@@ -174,7 +159,7 @@ class PreparedStep:
         try:
             return self.kept.values()
         except (tf.errors.ResourceExhaustedError, MemoryError) as error:
-            reason = first_words(error)
+            reason = failures.first_words(error)
         if self.can_be_planned:
             raise _Aborted(reason)
         self.is_kept = False
@@ -182,7 +167,7 @@ class PreparedStep:
 
     def note_peak(self) -> None:
         """Record the memory peak of steps that Keras's own function ran."""
-        if self.plan_is_empty and self.memory.is_watched_by(self):
+        if self.predicted.fits_unplanned and self.memory.is_watched_by(self):
             self.measured_peak = self.memory.peak_bytes
 
     def report(self) -> StepReport:
@@ -221,9 +206,8 @@ class PreparedStep:
         if self.calls == 1:
             self.memory.reset_peak()
         else:
-            self.measured_peak = max(
-                self.measured_peak or 0, self.memory.peak_bytes or 0
-            )
+            peak = self.memory.peak_bytes or 0
+            self.measured_peak = max(self.measured_peak or 0, peak)
 
 
 class _Aborted(Exception):  # noqa: N818 - it never leaves this file
@@ -231,9 +215,7 @@ class _Aborted(Exception):  # noqa: N818 - it never leaves this file
 
 
 def run_recovering(
-    step: PreparedStep,
-    inputs: Sequence[Any],
-    replaced: Callable[[PreparedStep], None],
+    step: PreparedStep, inputs: Sequence[Any], replaced: Callable[[PreparedStep], None]
 ) -> Any:
     """Run a step; after an out of memory, replan and repeat it while that may help.
 

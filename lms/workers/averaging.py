@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lms.tf.lost import lost_in_words
+from lms.tf.failures import lost_in_words
 from lms.workers.collectives import Workers
 
 __all__ = ["Averaging", "average_statistics", "optimizers_of"]

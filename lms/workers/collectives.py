@@ -24,7 +24,7 @@ import tensorflow as tf
 from lms.errors import WorkersError
 from lms.machine.ranks import Placement
 from lms.tf import compat
-from lms.tf.lost import lost_in_words
+from lms.tf.failures import lost_in_words
 from lms.units import MIB, Bytes, Seconds
 
 __all__ = ["LONGEST", "Workers"]

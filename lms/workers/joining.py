@@ -32,7 +32,7 @@ from lms.machine.ranks import (
     read_placement,
 )
 from lms.tf import compat
-from lms.tf.lost import lost_words
+from lms.tf.failures import lost_words
 from lms.tf.uninterrupted import handled
 from lms.units import Seconds
 from lms.workers.agreement import agree

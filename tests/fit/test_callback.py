@@ -149,7 +149,8 @@ def test_there_is_a_line_and_a_report_for_fit_evaluate_and_predict(
     assert callback.summary().startswith("Nothing was planned yet")
     model.fit(**data, callbacks=[callback])
     first, line = capsys.readouterr().out.splitlines()
-    said = r"LMS train step: \d+ ops need \d\.\d\d MiB, more than the budget of \d"
+    size = r"\d\.\d\d MiB"
+    said = rf"LMS train step: \d+ ops need {size}, more than the budget of {size}: plan"
     assert re.match(said, first)
     assert line.startswith("LMS train step (8x32x32x3, 8): needs ")
     assert "planned into " in line

@@ -402,18 +402,18 @@ def measure_in_a_full_device() -> dict[str, Any]:
     hogs = [tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8) for _ in range(6)]
     hogs += _all_that_is_free(device.memory)
     try:
-        device_rates._flops(device)
+        device_rates._rate(device, "flops")
         refused = ""
     except OutOfMemoryError as error:
         refused = str(error)
     del hogs[0]
-    little = device_rates._flops(device)
+    little = device_rates._rate(device, "flops")
     hogs.clear()
-    roomy = device_rates._flops(device)
+    roomy = device_rates._rate(device, "flops")
     hogs = _all_that_is_free(device.memory)
     return {
         "refused": refused,
-        "rates": [little, roomy, device_rates._flops(device)],
+        "rates": [little, roomy, device_rates._rate(device, "flops")],
         "hogs": len(hogs),
     }
 

@@ -105,10 +105,12 @@ class _Trouble(keras.callbacks.Callback):
         (step,) = self._callback._hooks["train"].fitted._steps.values()
         self.kept = len(step.kept.handles)
         if self._held:
-            assert step.budget.limit is not None
+            assert step.found.planned is not None
+            budget = step.found.planned.budget
+            assert budget.limit is not None
             assert step.measured_peak is not None
-            taken = step.measured_peak - step.budget.persistent
-            size = step.budget.limit - step.measured_peak + int(self._held * taken)
+            taken = step.measured_peak - budget.persistent
+            size = budget.limit - step.measured_peak + int(self._held * taken)
             self._hog = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
         fail(step, self._failures)
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from lms.errors import OutOfMemoryError
-from lms.tf.out_of_memory import first_words, ran_out, ran_out_on_host, refused_in_words
+from lms.tf.failures import first_words, ran_out, ran_out_on_host, refused_in_words
 
 pytestmark = pytest.mark.tf
 

@@ -13,22 +13,21 @@ versions. If one of these differs, the device is measured again.
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
 import tensorflow as tf
 
 from lms.machine.host import processor_name, usable_cores
+from lms.machine.inventory import installed_version
 from lms.simulation.allocator import SmallPool
 from lms.storage.cache import digest, read_entry, sources, write_entry
 from lms.tf import compat
 from lms.tf.capture.ops import RESERVED, RESERVES
+from lms.tf.failures import ran_out
 from lms.tf.measure.devices import Device, sync_devices
 from lms.tf.measure.lone_op import LoneOp, built
-from lms.tf.out_of_memory import ran_out
 from lms.units import GIB, Bytes, Seconds
 
 __all__ = ["Bench", "Measurements", "keep_measurements", "measurements_of"]
@@ -109,7 +108,7 @@ def _name(device: Device) -> str:
     return digest(
         sources(),
         tf.__version__,
-        _cudnn(),
+        installed_version("nvidia-cudnn-cu12"),  # for reserve space and scratch
         device.name,
         _model(device),
         processor_name(),  # of the processor that launches the ops
@@ -120,13 +119,6 @@ def _name(device: Device) -> str:
         compat.onednn_is_on(),
         tf.config.experimental.tensor_float_32_execution_enabled(),
     )
-
-
-def _cudnn() -> str | None:
-    """Version of cuDNN's wheel: reserve space and scratch may depend on it."""
-    with suppress(PackageNotFoundError):
-        return version("nvidia-cudnn-cu12")
-    return None
 
 
 def _model(device: Device) -> str | None:
@@ -149,7 +141,6 @@ class Bench:
     """
 
     def __init__(self, device: Device) -> None:
-        """Find what was measured before."""
         self.device, self.measured = device, measurements_of(device)
         self._pool: object = None
         self.ran_out = False

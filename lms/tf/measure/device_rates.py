@@ -12,12 +12,12 @@ import tensorflow as tf
 from lms.errors import OutOfMemoryError
 from lms.machine.hardware import Hardware
 from lms.tf import compat
+from lms.tf.failures import ran_out
 from lms.tf.measure.bench import measurements_of, seconds_of
 from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import available_host_bytes
 from lms.tf.measure.lone_op import built
 from lms.tf.nodes import COPY_OUT
-from lms.tf.out_of_memory import ran_out
 from lms.tf.passes.host_variables import COPY_IN
 from lms.units import KIB, MIB, Seconds, format_bytes
 
@@ -58,24 +58,30 @@ def measure_hardware(device: Device) -> Hardware:
     return Hardware(
         name=device.name,
         memory=device.limit or available_host_bytes() or 1,
-        flops=_flops(device),
-        memory_bandwidth=_memory_bandwidth(device),
-        h2d=_link_rate(device, "h2d"),
-        d2h=_link_rate(device, "d2h"),
+        flops=_rate(device, "flops"),
+        memory_bandwidth=_rate(device, "bandwidth"),
+        h2d=_rate(device, "h2d"),
+        d2h=_rate(device, "d2h"),
         latency=_latency(device),
         launch=small_op_seconds(device),
         source="measured",
     )
 
 
-def _flops(device: Device) -> float:
-    """Float operations per second of a product of two square matrices."""
+def _rate_at(device: Device, kind: str, size: int) -> float:
+    """Measure a rate on tensors of `size` bytes.
 
-    def rate(size: int) -> float:
+    `flops` are those of a product of two square matrices; `bandwidth` counts the bytes
+    that the device reads and writes when it copies a tensor; `d2h` and `h2d` are copies
+    to the host, and back from its pinned memory.
+    """
+    if kind == "flops":
         square = _square(device, size)
         return 2 * square.shape[0] ** 3 / _seconds_each(device, "MatMul", square)
-
-    return _where_room_is(device, "flops", rate)
+    if kind == "bandwidth":
+        return 2 * size / _seconds_each(device, "DeepCopy", _bytes(device, size))
+    each = _copy_seconds(device, kind, size)
+    return size / max(each - _latency(device), each / 2)
 
 
 def _square(device: Device, size: int) -> Any:
@@ -83,25 +89,6 @@ def _square(device: Device, size: int) -> Any:
     rows = min(_SQUARE, int((size / 4) ** 0.5) // 64 * 64 or 64)
     with tf.device(device.full_name):
         return tf.ones([rows, rows])
-
-
-def _memory_bandwidth(device: Device) -> float:
-    """Bytes per second that the device reads and writes when it copies a tensor."""
-
-    def rate(size: int) -> float:
-        return 2 * size / _seconds_each(device, "DeepCopy", _bytes(device, size))
-
-    return _where_room_is(device, "bandwidth", rate)
-
-
-def _link_rate(device: Device, direction: str) -> float:
-    """Bytes per second of copies to the host, or back from its pinned memory."""
-
-    def rate(size: int) -> float:
-        each = _copy_seconds(device, direction, size)
-        return size / max(each - _latency(device), each / 2)
-
-    return _where_room_is(device, direction, rate)
 
 
 def _latency(device: Device) -> Seconds:
@@ -184,11 +171,11 @@ def _call(nodes: list[compat.NodeDef], **tensors: Any) -> Callable[[], Any]:
     return partial(built(nodes, specs, ["last:0"]), *tensors.values())
 
 
-def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> float:
+def _rate(device: Device, kind: str) -> float:
     """A rate of the device, measured on tensors that fit its free memory.
 
-    An earlier rate of the kind, measured on tensors at least as large, counts instead;
-    `rate` takes the bytes of a tensor. Raises if not even small tensors fit.
+    An earlier rate of the kind, measured on tensors at least as large, counts instead.
+    Raises if not even small tensors fit.
     """
     usual = size = min(_COPIED, (device.limit or _COPIED * _PART) // _PART)
     free, known = device.free_bytes, measurements_of(device).rates
@@ -196,7 +183,7 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
         size //= 2
     while kind not in known or known[kind][0] < size:
         try:
-            known[kind] = size, rate(size)
+            known[kind] = size, _rate_at(device, kind, size)
         except tf.errors.OpError as error:
             if not ran_out(error):
                 raise
@@ -234,7 +221,7 @@ def small_kernel_seconds(device: Device) -> Seconds:
     """
     measured, launch = measurements_of(device), small_op_seconds(device)
     if _KERNEL not in measured.seconds and device.is_gpu:
-        rate, size = _flops(device), measured.rates["flops"][0]
+        rate, size = _rate(device, "flops"), measured.rates["flops"][0]
         if size * _HELD > device.free_bytes:
             return launch
         square = _square(device, size)

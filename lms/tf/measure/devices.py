@@ -23,17 +23,8 @@ from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.units import KIB, MIB
 
-__all__ = [
-    "Device",
-    "DeviceMemory",
-    "find_device",
-    "memory_grows",
-    "planned_on",
-    "read_installation",
-    "say_what_is_not_planned",
-    "sync_devices",
-]
-
+__all__ = ["Device", "DeviceMemory", "find_device", "memory_grows", "planned_on"]
+__all__ += ["read_installation", "say_what_is_not_planned", "sync_devices"]
 
 _LOG = logging.getLogger("lms")
 
@@ -165,13 +156,10 @@ class Device:
         Args:
             most: Bytes that will be in use; None for all of the device.
         """
-        if self.limit is None:
-            return
-        budget = min(self.limit, most or self.limit)
         now = self.memory.current_bytes
-        if now is None or not memory_grows():
+        if self.limit is None or now is None or not memory_grows():
             return
-        wanted = min(self.limit - _SPARE, budget) - now
+        wanted = min(self.limit - _SPARE, most or self.limit) - now
         with suppress(tf.errors.OpError, ValueError), tf.device(self.name):
             _nothing(max(wanted, 1))
         self.memory.reset_peak()
@@ -230,12 +218,9 @@ class Device:
 
 
 def _fillers(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:
-    """Fill free fragments; returns their falling sizes, each with its tensor.
+    """Fill the `count` largest free fragments; returns falling sizes with tensors.
 
-    Args:
-        most: Bytes that may be taken for a moment; larger fragments are left.
-        least: Bytes; smaller fragments are left.
-        count: Number of fragments to fill at most, the largest ones.
+    Only fragments of `least` to `most` bytes; `most` bytes are taken for a moment.
     """
     if most < least:
         return []

@@ -22,14 +22,8 @@ from lms.tf.measure.devices import Device
 from lms.tf.passes.host_variables import bytes_on_host
 from lms.units import MIB, Bytes
 
-__all__ = [
-    "available_host_bytes",
-    "free_host_bytes",
-    "host_budget",
-    "limit_pinned_memory",
-    "measure_budget",
-    "with_holes",
-]
+__all__ = ["available_host_bytes", "free_host_bytes", "host_budget"]
+__all__ += ["limit_pinned_memory", "measure_budget", "with_holes"]
 
 
 def available_host_bytes() -> Bytes | None:
@@ -106,9 +100,6 @@ def host_budget(settings: Settings, staged: Bytes) -> Bytes | None:
         settings: The user's knobs.
         staged: Bytes of a batch, which passes through pinned memory too.
     """
-    free, most = free_host_bytes(), settings.host_memory
-    if free is not None:
-        free = max(0, free - staged)
-    if most is not None:
-        return most if free is None else min(most, free)
-    return free
+    free = free_host_bytes()
+    limits = settings.host_memory, None if free is None else max(0, free - staged)
+    return min((size for size in limits if size is not None), default=None)

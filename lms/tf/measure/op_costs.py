@@ -64,11 +64,8 @@ def measure_costs(step: TracedStep, device: Device) -> Costs:
         forget_functions()
     small = small_kernel_seconds(device)
     over = _over_roofline([op.op for op in ops], timed, least)
-    seconds = {
-        op.name: small
-        for op in step.graph.ops
-        if not op.persistent and op.alias is None
-    }
+    own = (op for op in step.graph.ops if not op.persistent and op.alias is None)
+    seconds = {op.name: small for op in own}
     for op in large:
         times_over = over.get(op.type, 1.0) if op.name in minor else 1.0
         untimed = least.of(op.name) * times_over
@@ -136,14 +133,9 @@ def _over_roofline(
     ops: Sequence[Op], timed: Mapping[str, Seconds], least: Costs
 ) -> dict[str, float]:
     """Time over roofline of the largest timed op of each type."""
-    by_size = sorted(
-        (op for op in ops if op.name in timed), key=lambda op: least.of(op.name)
-    )
-    return {
-        op.type: timed[op.name] / least.of(op.name)
-        for op in by_size
-        if least.of(op.name) > 0
-    }
+    known = (op for op in ops if op.name in timed and least.of(op.name) > 0)
+    by_size = sorted(known, key=lambda op: least.of(op.name))
+    return {op.type: timed[op.name] / least.of(op.name) for op in by_size}
 
 
 def _time(ops: Sequence[LoneOp], bench: Bench) -> None:

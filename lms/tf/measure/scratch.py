@@ -84,7 +84,6 @@ def _measure(ops: Sequence[LoneOp], bench: Bench) -> dict[str, Bytes]:
 
 
 def _usual(op: LoneOp, bench: Bench) -> Bytes:
-    """Estimate the scratch of an op that cannot run alone."""
     if bench.device.is_gpu and op.op.flops and "Conv" in op.op.type:
         return min(math.ceil(_OF_CONVOLUTION * op.moved), limit_in_force())
     return math.ceil(_USUAL_SHARE * op.moved)

@@ -9,7 +9,6 @@ import logging
 from dataclasses import replace
 from functools import cache
 
-from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
 from lms.planning.plan_step import plan_step
@@ -25,17 +24,10 @@ from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import host_budget, with_holes
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch, with_reserved, with_scratch
-from lms.units import Bytes, Seconds, format_bytes
+from lms.units import Seconds, format_bytes
 
-__all__ = [
-    "over_time",
-    "plan_here",
-    "report_of",
-    "timeline_of",
-    "unplanned_timeline",
-    "with_measured_scratch",
-    "workload_here",
-]
+__all__ = ["over_time", "plan_here", "report_of", "timeline_of"]
+__all__ += ["unplanned_timeline", "with_measured_scratch", "workload_here"]
 
 _LOG = logging.getLogger("lms")
 
@@ -138,17 +130,10 @@ def workload_here(step: TracedStep, device: Device) -> Workload:
     @cache
     def speeds() -> Speeds:
         return Speeds(
-            costs=measure_costs(step, device),
-            hardware=measure_hardware(device),
+            costs=measure_costs(step, device), hardware=measure_hardware(device)
         )
 
     return workload_of(step.graph, (step.own or step).graph, speeds)
-
-
-def _staged(graph: GraphView) -> Bytes:
-    """Bytes of tensors that come from the host in each step."""
-    given = (op for op in graph.ops if op.type == "Placeholder")
-    return sum(tensor.size for op in given for tensor in op.outputs)
 
 
 def plan_here(
@@ -168,7 +153,8 @@ def plan_here(
     """
     if settings.thresholds is None and not fits(workload.plain, budget):
         budget = with_holes(budget, device)
-    host = host_budget(settings, staged=_staged(workload.graph))
+    given = (op for op in workload.graph.ops if op.type == "Placeholder")
+    host = host_budget(settings, sum(out.size for op in given for out in op.outputs))
     planned = plan_step(workload, settings, budget, host, choose=choose_plan_once)
     if planned.reason is Reason.SMALL_HOST:
         _LOG.warning(

@@ -1,4 +1,4 @@
-"""Recognise TensorFlow's out-of-memory errors; write the messages for users."""
+"""Recognise TensorFlow's errors about memory and workers; write messages for users."""
 
 import re
 from collections.abc import Iterator
@@ -6,12 +6,14 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from lms.errors import OutOfMemoryError
+from lms.errors import OutOfMemoryError, WorkersError
 from lms.machine.host import PINNED_VARIABLE
+from lms.machine.ranks import joined
 from lms.units import Bytes, format_bytes
 
 __all__ = ["NOT_UNDONE", "first_words", "given_up", "half_written", "host_is_full"]
-__all__ += ["ran_out", "ran_out_on_host", "refused_in_words"]
+__all__ += ["lost_in_words", "lost_words", "ran_out", "ran_out_on_host"]
+__all__ += ["refused_in_words"]
 
 _MIXED = "Some of the model's variables may be updated and some not"
 NOT_UNDONE = f"{_MIXED}: load them from a checkpoint."
@@ -40,6 +42,15 @@ _SAID = ("OOM when", "SameWorkerRecvDone unable", _NOT_FOLDED, *_LIBRARIES)
 # Name of the pool of pinned memory, or a receive on the host, which names no pool.
 _ON_HOST = re.compile(
     "gpu_host_bfc|SameWorkerRecvDone unable .* Key: [^;]*;[^;]*;[^;]*CPU:[0-9]+;"
+)
+
+_TOLD = 300  # characters shown of TensorFlow's message
+
+# Errors of a step when another worker has ended, at once or after missed heartbeats.
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
 )
 
 
@@ -146,3 +157,32 @@ def half_written(reason: str, *, had_plan: bool) -> str:
         "Some of the model's variables are updated and some are not: load them from a "
         "checkpoint, and use a smaller `budget`, batch or volume."
     )
+
+
+@contextmanager
+def lost_in_words() -> Iterator[None]:
+    """Within the context, turn errors about an ended worker into our own.
+
+    Raises:
+        WorkersError: In place of TensorFlow's error, in a program that has joined.
+    """
+    own = joined()
+    try:
+        yield
+    except _LOST as error:
+        if own.size == 1:
+            raise
+        raise WorkersError(
+            f"worker {own.rank} of {own.size} cannot go on: another worker has ended "
+            f"or does not answer ({lost_words(error)}). Read the output of the other "
+            "workers; restart all workers from the last checkpoint."
+        ) from error
+
+
+def lost_words(error: Exception) -> str:
+    """The line of TensorFlow's message on the worker, without places in the graph."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith("[[")]
+    about = [line for line in said if "ollective" in line or "heartbeat" in line]
+    about = [line for line in about if not line.startswith("File ")]
+    return (about or said or [type(error).__name__])[0][:_TOLD]

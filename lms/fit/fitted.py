@@ -6,11 +6,11 @@
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from threading import RLock
-from typing import Any, TypeAlias, TypeVar, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from lms.errors import UnsupportedError
 from lms.machine.ranks import joined
@@ -51,7 +51,6 @@ _AMPLE = 2
 _LOG = logging.getLogger("lms")
 
 _Key: TypeAlias = tuple[int, str]  # of the trace, and of the inputs' signature
-_Made = TypeVar("_Made")
 
 # TensorFlow's allocator splits a chunk that exceeds the request by more than this part
 # of the device's memory (`internal_fragmentation_fraction` in config.proto).
@@ -221,12 +220,14 @@ class FittedFunction:
         if self._unplanned is not None:
             return self._unplanned(*args)
         called = self._called(args)
-        key = signature_key(called)
-        if traced := self._unless_given_up(key, lambda: self._trace(called, None)):
-            inputs = traced.flat_inputs(args)
-            if self._unless_given_up(key, lambda: self._prepared(traced, inputs)):
-                return self._run(traced, inputs)
-        return self._plainly(*args)
+        key, ready = signature_key(called), None
+        if key not in self._given_up:
+            with self._giving_up(key):
+                traced = self._trace(called, None)
+                inputs = traced.flat_inputs(args)
+                self._prepared(traced, inputs)
+                ready = traced, inputs
+        return self._run(*ready) if ready else self._plainly(*args)
 
     def draw_and_run(self, iterator: Any) -> Any:
         """Run one step on the next element of a `tf.data` iterator.
@@ -236,25 +237,29 @@ class FittedFunction:
         """
         if self._unplanned is not None:
             return self._unplanned(iterator)
-        key = signature_key([iterator.element_spec])
-        traced = self._unless_given_up(key, lambda: self._trace((), iterator))
+        key, traced = signature_key([iterator.element_spec]), None
+        if key not in self._given_up:
+            with self._giving_up(key):
+                traced = self._trace((), iterator)
         if traced is None:
             return self._plainly(iterator)
         batch = next(iterator)
-        inputs = traced.flat_inputs([batch])
-        key = self._key(traced, inputs)
-        if self._unless_given_up(key, lambda: self._prepared(traced, inputs)):
+        inputs, is_ready = traced.flat_inputs([batch]), False
+        if (key := self._key(traced, inputs)) not in self._given_up:
+            with self._giving_up(key):
+                self._prepared(traced, inputs)
+                is_ready = True
+        if is_ready:
             return self._run(traced, inputs)
         assert self._step_of_batch is not None
         step = self._step_of_batch.get_concrete_function(iterator.element_spec)
         return step(batch)
 
-    def _unless_given_up(self, key: object, make: Callable[[], _Made]) -> _Made | None:
-        """Trace or prepare; None where the signature runs unplanned from now on."""
-        if key in self._given_up:
-            return None
+    @contextmanager
+    def _giving_up(self, key: object) -> Iterator[None]:
+        """Let a signature run unplanned from now on if it cannot be planned."""
         try:
-            return make()
+            yield
         except UnsupportedError as error:
             if self._settings.asks_for_a_plan:
                 raise
@@ -262,7 +267,6 @@ class FittedFunction:
                 said = "The %s step cannot be planned and runs as without LMS: %s"
                 _LOG.warning(said, self._kind, error)
             self._given_up.add(key)
-            return None
 
     def run_without_batch(self, iterator: Any) -> None:
         """Run the ops that need no batch, of the step that draws from an iterator."""
@@ -289,10 +293,8 @@ class FittedFunction:
         signature = self._signature or ()
         specs = flat_specs(signature)
         if all(spec.shape.is_fully_defined() for spec in specs):
-            self._unless_given_up(
-                signature_key(signature),
-                lambda: self._prepared(self._trace(signature, None), specs),
-            )
+            with self._giving_up(signature_key(signature)):
+                self._prepared(self._trace(signature, None), specs)
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far fit easily without a plan."""

@@ -60,7 +60,11 @@ def plan_step(
         HostMemoryError: If the host cannot hold the swapped tensors.
         PlanError: If a stored plan is not for this step.
     """
-    found = _predicted(workload, _fitted(workload, settings, budget, choose), budget)
+    if settings.plan is not None:
+        fitted = fitted_plan(workload, settings.plan, budget)
+    else:
+        fitted = choose(workload, settings, budget)
+    found = _predicted(workload, fitted, budget)
     if host is None or found.host_bytes <= host:
         return found
     recomputed = _recomputed(workload, settings, budget, choose)
@@ -88,22 +92,13 @@ def _recomputed(
     # Over so slow a link the plan that moves the fewest bytes is the fastest.
     slow = replace(workload, speeds=lambda: _slowed(workload.speeds()))
     always = replace(settings, recompute=True)
-    found = _predicted(workload, _fitted(slow, always, budget, choose), budget)
+    found = _predicted(workload, choose(slow, always, budget), budget)
     return replace(found, reason=Reason.SMALL_HOST)
 
 
 def _slowed(speeds: Speeds) -> Speeds:
     link = replace(speeds.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
     return replace(speeds, hardware=link)
-
-
-def _fitted(
-    workload: Workload, settings: Settings, budget: MemoryBudget, choose: _Choose
-) -> FittedPlan:
-    """Return the user's stored plan, or choose one."""
-    if settings.plan is not None:
-        return fitted_plan(workload, settings.plan, budget)
-    return choose(workload, settings, budget)
 
 
 def _predicted(

@@ -1,4 +1,4 @@
-"""What to try next where a step does not fit, or ran out of memory: one table.
+"""Table of attempts: the next one where a step does not fit or ran out of memory.
 
     no plan fits       all lists of loops to the host > split large ops, or offload
                        variables, a good part at a time > unplanned, or refuse
@@ -105,7 +105,7 @@ class Offers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of an attempt: a plan, a refusal, or a step that ran out of memory.
+    """Result of an attempt: a plan, a refusal, or a step that ran out of memory.
 
     Args:
         attempt: The attempt.

@@ -1,4 +1,4 @@
-"""What is tried next, row by row; TensorFlow is not needed."""
+"""Rows of the table of attempts; TensorFlow is not needed."""
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace

@@ -40,7 +40,7 @@ _settled: WeakValueDictionary[int, Any] = WeakValueDictionary()
 def settle_variables(step: TracedStep, device: Device) -> None:
     """Move each captured variable to memory of its own, side by side; values stay.
 
-    Large variables come first, and those that the step gives another tensor last.
+    Large variables come first, variables that the step gives another tensor last.
 
     Variables on the host or other devices, of text, empty, or moved before are left.
     Nothing is moved where variables might not fit again: for a moment all values are on

@@ -204,7 +204,7 @@ def _rate(device: Device, kind: str) -> float:
 
 
 def small_op_seconds(device: Device) -> Seconds:
-    """Seconds of a small op in a chain of them."""
+    """Return seconds of a small op within a chain of small ops."""
     seconds = measurements_of(device).seconds
     if _SMALL not in seconds:
         one, many = (seconds_of(_chain(device, count)) for count in (1, _CHAINED))

@@ -40,8 +40,8 @@ _TWICE_PERCENT = 75
 def measure_costs(step: TracedStep, device: Device) -> Costs:
     """Seconds of each op on the present device.
 
-    Ops with a tensor of at least 64 KiB are run alone, except those that only move few
-    bytes: these exceed their roofline by the factor of the largest op of their type.
+    Ops with a tensor of at least 64 KiB are run alone. Ops that only move few bytes
+    are not: they exceed their roofline by the factor of the largest op of their type.
     Ops that cannot run, do not fit, or take about as long as an idle call, take a
     roofline of the device's measured rates. Small ops take their time in a chain.
     """
@@ -107,7 +107,7 @@ def _bytes(spec: Any, op: Op, graph: GraphView) -> Bytes:
 def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:
     """Names of ops that are not run, as they only move bytes, and few.
 
-    Few bytes are those that an idle call hides, or that take a small share of the step
+    Few bytes: an idle call hides their copy, or they take a small share of the step
     where another op of the type moves more.
     """
     share = sum(least.of(op.name) for op in large) / _PARTS

@@ -17,7 +17,7 @@ __all__ = ["Pass", "Step"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What passes know of a step.
+    """Facts of a step that passes read.
 
     Args:
         device: Full name of the device.

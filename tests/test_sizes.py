@@ -13,7 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 APART = {ROOT / "lms" / "emulation", ROOT / "lms" / "workers"}
 FILES = [p for p in (ROOT / "lms").rglob("*.py") if not APART & set(p.parents)]
-FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 
 def lines(*paths: Path) -> int:
@@ -28,8 +27,8 @@ def knobs() -> int:
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines(*FILES), 22_022, 150),
-    "files of lms": (lambda: len(FILES), 102, 0),
+    "lines of lms": (lambda: lines(*FILES), 20_377, 150),
+    "files of lms": (lambda: len(FILES), 97, 0),
     "knobs": (knobs, 11, 0),
     "lines of README": (lambda: lines(ROOT / "README.md"), 150, 20),
 }

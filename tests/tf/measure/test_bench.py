@@ -1,10 +1,12 @@
 """How a call is timed, by a clock that goes as told."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lms.tf.measure import bench
+from lms.tf.measure import bench, scratch, workspace
 
 pytestmark = pytest.mark.tf
 
@@ -48,3 +50,34 @@ def test_a_slow_first_call_counts_where_it_was_set_up_before(timing: Timing) -> 
     assert timing(9.0, 2.0) == (2.0, 2)
     assert timing(9.0, 2.0, set_up=True) == (9.0, 1)
     assert timing(0.01, 0.008, set_up=True) == (pytest.approx(0.008), 1 + 3)
+
+
+@pytest.mark.parametrize(
+    ("device", "kind", "limit", "expected"),
+    [
+        ("GPU", "Conv3D", "100", 14 << 20),  # 1.4 of 10 MiB: x, y and twice the filter
+        ("GPU", "Conv3D", "12", 12 << 20),
+        ("GPU", "MatMul", "12", 5 << 20),
+        ("CPU", "Conv3D", "12", 5 << 20),
+    ],
+)
+def test_a_convolution_that_cannot_run_alone_has_room_for_its_workspace(
+    device: str, kind: str, limit: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(workspace.VARIABLE, limit)
+    op: Any = SimpleNamespace(op=SimpleNamespace(type=kind, flops=1), moved=10 << 20)
+    on: Any = SimpleNamespace(device=SimpleNamespace(is_gpu=device == "GPU"))
+    assert scratch._usual(op, on) == expected
+
+
+@pytest.mark.parametrize("free", [64 << 20, 2 << 30])
+def test_guards_are_off_where_they_have_no_room(
+    free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(bench._UNGUARDED, raising=False)
+    monkeypatch.setattr(bench, "measurements_of", lambda _: bench.Measurements())
+    device: Any = SimpleNamespace(free_bytes=free)
+    with bench.Bench(device):
+        pass
+    assert (bench.os.environ.get(bench._UNGUARDED) == "1") is (free < 1 << 30)
+    monkeypatch.delenv(bench._UNGUARDED, raising=False)

@@ -32,6 +32,7 @@ from lms.tf.attempts import (
     count_plans,
     first_plan,
     last_failure,
+    next_attempt,
     refusal,
 )
 from lms.tf.capture.loops import one_round_at_a_time
@@ -139,9 +140,16 @@ class Captured:
 
     def built(self, found: Outcome | None, tried: list[Outcome]) -> PreparedStep:
         """Build the step by its first plan, or without one; raises as `prepare`."""
+        prepared = None
         if found is not None and found.planned is not None:
-            prepared = _built(found)
-        else:
+            try:
+                prepared = _built(found)
+            except LMSError as error:  # the step may still run unplanned
+                error = error.with_traceback(None)
+                tried.append(replace(found, planned=None, error=error))
+                attempt = next_attempt(tried, self.settings)
+                found = attempt and Outcome(attempt=attempt, step=self)
+        if prepared is None:
             handles = self.on_host.handles
             HostVariables.of(self.step.variables, handles).come_back()
             error = self._refusal(tried)
@@ -362,6 +370,7 @@ def _measured(
         return step, error
 
 
+@refused_in_words("plan a step")
 def _built(found: Outcome) -> PreparedStep:
     captured: Captured = found.step
     planned, settings, device = found.planned, captured.settings, captured.device

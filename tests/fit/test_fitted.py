@@ -13,8 +13,9 @@ import pytest
 import tensorflow as tf
 
 from lms import fit_in_memory
-from lms.errors import BudgetError, PlanError
+from lms.errors import BudgetError, LMSError, PlanError
 from lms.fit import fitted as fit_module
+from lms.tf import prepare as stages
 from tests.room import above_what_is_held
 
 pytestmark = pytest.mark.tf
@@ -164,6 +165,34 @@ def test_a_shape_that_is_not_understood_leaves_the_others_planned(
     ]
     assert losses[2] < losses[0]
     assert [report.signature for report in fitted.report] == ["1024x16, 1024x16"]
+
+
+@pytest.mark.parametrize(
+    "error", [PlanError("no way"), tf.errors.ResourceExhaustedError]
+)
+def test_a_step_that_cannot_be_built_runs_unplanned_unless_a_plan_is_asked_for(
+    error: Any, batch: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    if not isinstance(error, PlanError):
+        error = error(None, None, "OOM when allocating tensor")
+    built, failures = stages.rewrite, [error]
+
+    def failing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return built(*args)
+
+    monkeypatch.setattr(stages, "rewrite", failing)
+    plain, weights = make_step()
+    expected = numbers(plain, batch, weights)
+    step, weights = make_step()
+    found = numbers(fit_in_memory(step, specs(1024)), batch, weights)
+    assert all(map(np.array_equal, found, expected))
+    assert caplog.text.count("runs as without LMS") == 1
+    failures.append(error)
+    step, weights = make_step()
+    with pytest.raises(LMSError, match=r"no way|out of memory"):
+        fit_in_memory(step, specs(1024), **knobs())(*batch)
 
 
 def test_what_fits_is_run_as_it_is(batch: list[Any]) -> None:

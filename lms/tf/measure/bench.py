@@ -53,7 +53,8 @@ _LEFT_BEHIND = SmallPool(sizes=(256,) * 1024)
 # When a convolution first runs, TensorFlow puts guards of 16 MiB around its output and
 # its workspace (redzone_allocator.h). Without room for these the kernel counts as
 # failed, and another one, with other bits, runs in all steps (conv_ops_gpu.cc). So
-# there are none where ops find less than 1 GiB free; guards choose no kernel.
+# there are none where ops find less than 1 GiB free, or a convolution cannot run alone;
+# guards choose no kernel.
 _UNGUARDED, _GUARDED = "TF_DISABLE_RZ_CHECK", GIB
 
 # Keys of ops for which a library has chosen its kernel in this process.
@@ -148,8 +149,12 @@ class Bench:
     def __enter__(self) -> "Bench":
         """Take cuDNN's guards off a small card, for its steps too."""
         if self.device.free_bytes < _GUARDED:
-            os.environ.setdefault(_UNGUARDED, "1")
+            self.take_guards_off()
         return self
+
+    def take_guards_off(self) -> None:
+        """Let convolutions run first without guards, unless the user has decided."""
+        os.environ.setdefault(_UNGUARDED, "1")
 
     def __exit__(self, *_: object) -> None:
         """Free what kept the chunks for constants apart."""

@@ -66,18 +66,22 @@ def test_a_convolution_that_cannot_run_alone_has_room_for_its_workspace(
 ) -> None:
     monkeypatch.setenv(workspace.VARIABLE, limit)
     op: Any = SimpleNamespace(op=SimpleNamespace(type=kind, flops=1), moved=10 << 20)
-    on: Any = SimpleNamespace(device=SimpleNamespace(is_gpu=device == "GPU"))
-    assert scratch._usual(op, on) == expected
+    on, unguarded = SimpleNamespace(is_gpu=device == "GPU"), list[bool]()
+    given: Any = SimpleNamespace(
+        device=on, take_guards_off=lambda: unguarded.append(True)
+    )
+    assert scratch._usual(op, given) == expected
+    assert bool(unguarded) is (device == "GPU" and kind == "Conv3D")
 
 
 @pytest.mark.parametrize("free", [64 << 20, 2 << 30])
 def test_guards_are_off_where_they_have_no_room(
     free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(bench._UNGUARDED, raising=False)
+    monkeypatch.setenv(bench._UNGUARDED, "0")  # so that its absence comes back
+    monkeypatch.delenv(bench._UNGUARDED)
     monkeypatch.setattr(bench, "measurements_of", lambda _: bench.Measurements())
     device: Any = SimpleNamespace(free_bytes=free)
     with bench.Bench(device):
         pass
     assert (bench.os.environ.get(bench._UNGUARDED) == "1") is (free < 1 << 30)
-    monkeypatch.delenv(bench._UNGUARDED, raising=False)

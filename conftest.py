@@ -1,4 +1,4 @@
-"""What all tests share: which are skipped aloud, and which process runs them."""
+"""Shared by all tests: which are skipped aloud, and which process runs them."""
 
 import sys
 from collections.abc import Generator

@@ -145,7 +145,8 @@ def _repeated(device: Device, op: str, tensor: Any, count: int) -> Callable[[], 
     """
     nodes = _nodes(device, op, tensor.dtype, count)
     read = ["x", *(f"^{node.name}" for node in nodes[-2:])]
-    place = tensor.backing_device
+    # An eager tensor names the job `localhost`, also within a worker of a cluster.
+    place = compat.device_name(tensor.backing_device.rpartition("device:")[2])
     shape = compat.made_node("last", "Shape", read, place, T=tensor.dtype)
     return _call([*nodes, shape], x=tensor, y=tensor)
 

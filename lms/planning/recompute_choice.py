@@ -413,7 +413,7 @@ def _move(
 
 def _longest_gap(producer: int, uses: list[int]) -> tuple[int, int] | None:
     """Return the ends of the longest gap between readers; None if no op is between."""
-    # Of equal gaps the last is taken: a tensor that is read soon is recomputed late.
+    # The last of equal gaps counts: a tensor that is read soon is recomputed late.
     spans = zip((producer, *uses), uses, strict=False)
     longest = max(spans, key=lambda span: (span[1] - span[0], span[1]), default=None)
     return None if longest is None or longest[1] - longest[0] <= 1 else longest

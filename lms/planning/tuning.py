@@ -89,8 +89,8 @@ class Tuning:
     compared_plans: int = 3
     # At most 2 of them let tensors of the same least size move: others may be faster.
     alike_plans: int = 2
-    # Of plans within 1.01 times the seconds of the fastest one, the plan that moves the
-    # fewest bytes is taken: other programs may use the link too.
+    # Plans within 1.01 times the fastest plan's seconds compete by moved bytes, and the
+    # fewest bytes win: other programs may use the link too.
     about_as_fast: float = 1.01
 
     # ------------------------------------------------------------- the least budget
@@ -98,7 +98,7 @@ class Tuning:
     # The least budget of a sure plan is searched upward in steps of 1/16 of it: smaller
     # steps are more exact, but take longer.
     least_budget_part: int = 16
-    # Such a step is at least 1/16 MiB.
+    # Smallest step of that search: 1/16 MiB.
     least_budget_step: Bytes = MIB // 16
     # In each budget the plans of the last 5 steps count too: they leave free bytes, as
     # a waiting batch may need.

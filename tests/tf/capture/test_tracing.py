@@ -136,7 +136,7 @@ def test_ops_of_a_loop_are_fixed_and_know_their_shapes() -> None:
     fixed = {op.type for op in step.graph.ops if op.fixed}
     assert {"Enter", "Merge", "Switch", "NextIteration", "Exit"} <= fixed
     assert not {"MatrixInverse", "Softmax"} & fixed
-    # What reads a loop's result comes after all that the loop reads.
+    # Readers of a loop's result come after all that the loop reads.
     order = [op.type for op in step.graph.ops]
     waited_for = {name for op in of_type(step, "Exit") for name in op.controls}
     assert {op.name for op in of_type(step, "NextIteration")} <= waited_for

@@ -1,0 +1,179 @@
+"""Packs chunks into one range of memory: an address for each, decided in advance.
+
+Dynamic storage allocation: each chunk has bytes and a live interval, and two chunks
+that live at once must not overlap in addresses. The least height is NP-hard to find; it
+often is the most bytes that live at once. First fit places chunk after chunk, each at
+its lowest free address: large chunks first, as TFLite does. Then a squeaky wheel: the
+first chunk that ends as high as the best packing comes earlier in the next try.
+
+Sources: Pisarchyk and Lee 2020, "Efficient memory management for deep neural net
+inference", section 5 (greedy by size); Joslin and Clements 1999, "Squeaky wheel
+optimization"; the problem as in minimalloc (ASPLOS 2023).
+
+Known weakness: a packing that was not found may exist.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import NamedTuple
+
+from lms.units import Bytes
+
+__all__ = ["Packed", "most_at_once", "pack"]
+
+# The first orders: by bytes x lifetime^power. More powers help less than more tries.
+_POWERS = (0.0, 0.3)
+# A chunk that ended too high moves to at most 0.6 of its place in the order.
+_NEAREST = 0.6
+# About 48 chunks start in a window of time: wider ones are slow to search, and more
+# windows are slow to fill.
+_STARTS = 48
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Addresses of chunks.
+
+    Args:
+        height: Bytes from address 0 to the highest end of a chunk.
+        offsets: Each chunk's address, in bytes, in the order of the arguments.
+    """
+
+    height: Bytes
+    offsets: tuple[Bytes, ...]
+
+
+class _Chunk(NamedTuple):
+    size: Bytes
+    start: int
+    end: int
+    home: int  # the window that holds its live interval
+    windows: Sequence[int]  # all windows that its live interval meets
+
+
+def most_at_once(
+    sizes: Sequence[Bytes], starts: Sequence[int], ends: Sequence[int]
+) -> Bytes:
+    """Return the most bytes that live at once, the lower bound of a packing's height.
+
+    Example:
+        >>> most_at_once([512, 256, 256], starts=[0, 1, 2], ends=[2, 3, 4])
+        768
+    """
+    taken, given = zip(starts, sizes, strict=True), zip(ends, sizes, strict=True)
+    changes = sorted([*taken, *((end, -size) for end, size in given)])
+    return max(accumulate(size for _, size in changes), default=0)
+
+
+def pack(
+    sizes: Sequence[Bytes],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    room: Bytes,
+    *,
+    tries: int = 80,
+    gap: Bytes = 0,
+) -> Packed:
+    """Find an address for each chunk; the first packing within `room` ends the search.
+
+    Args:
+        sizes: Bytes of each chunk.
+        starts: When each chunk is taken.
+        ends: When each chunk is given back, after its start.
+        room: Bytes that the packing may take. Where more live at once, no packing
+            fits, and one try is made.
+        tries: The most orders of the chunks that are tried, at least 1. Most packings
+            that exist are found in 80, most of these in 8.
+        gap: Bytes that lie between two chunks, at least, if they do not touch, or if
+            they are taken together.
+
+    Returns:
+        The lowest packing found; its height may exceed `room`.
+
+    Example:
+        >>> pack([256, 512, 256], starts=[0, 1, 2], ends=[2, 3, 4], room=768)
+        Packed(height=768, offsets=(512, 0, 512))
+    """
+    chunks, random = _in_windows(sizes, starts, ends), Random(0)
+    best, order = Packed(height=1 << 62, offsets=()), list(range(len(chunks)))
+    for tried in range(1 if room < most_at_once(sizes, starts, ends) else tries):
+        if tried < len(_POWERS):
+            order = _by_weight(chunks, _POWERS[tried])
+        offsets, late = _first_fit(chunks, order, best.height, gap)
+        if late is not None:
+            order.insert(int(late * random.uniform(0, _NEAREST)), order.pop(late))
+            continue
+        tops = map(sum, zip(offsets, sizes, strict=True))
+        best = Packed(height=max(tops, default=0), offsets=tuple(offsets))
+        if best.height <= room:
+            break
+    return best
+
+
+def _in_windows(
+    sizes: Sequence[Bytes], starts: Sequence[int], ends: Sequence[int]
+) -> list[_Chunk]:
+    """Give each chunk the windows of time in which others can be in its way.
+
+    Times become numbers of starts. Windows overlap by half, so that one of them holds a
+    short live interval; the last window is the whole time.
+    """
+    times = sorted(set(starts))
+    half = max(1, len(times) * _STARTS // (2 * max(1, len(sizes))))
+    whole = -(-len(times) // half)
+    chunks: list[_Chunk] = []
+    for size, taken, given in zip(sizes, starts, ends, strict=True):
+        start, end = bisect_left(times, taken), bisect_left(times, given)
+        first, last = start // half, (end - 1) // half
+        home = first if last <= first + 1 else whole
+        meets = (*range(max(0, first - 1), last + 1), whole)
+        chunks.append(_Chunk(size, start, end, home, meets))
+    return chunks
+
+
+def _by_weight(chunks: Sequence[_Chunk], power: float) -> list[int]:
+    """Return the order of the largest bytes x lifetime^power first."""
+    weights = [-chunk.size * (chunk.end - chunk.start) ** power for chunk in chunks]
+    return sorted(range(len(chunks)), key=weights.__getitem__)
+
+
+def _first_fit(
+    chunks: Sequence[_Chunk], order: Sequence[int], limit: Bytes, gap: Bytes
+) -> tuple[list[Bytes], int | None]:
+    """Place chunks in an order, each at the lowest address that is free while it lives.
+
+    Chunks touch, or keep a gap; chunks that are taken together keep a gap.
+
+    Returns:
+        Addresses by chunk; and the place in the order at which placing stopped, since
+        that chunk would end at `limit` or above, else None.
+    """
+    windows: list[list[tuple[Bytes, Bytes, int, int]]]
+    windows = [[] for _ in range(1 + max((c.windows[-1] for c in chunks), default=0))]
+    offsets = [0] * len(chunks)
+    for place, i in enumerate(order):
+        size, start, end, home, meets = chunks[i]
+        offset, before = 0, -1
+        while offset != before:  # what a pass has moved, the next one checks
+            before, top = offset, offset + size
+            for low, high, taken, given in windows[home]:  # by address
+                if taken < end and given > start:
+                    if low >= top + gap:
+                        break
+                    if high + gap <= offset:
+                        continue
+                    together = taken == start
+                    if not together and (low == top or high == offset):
+                        continue
+                    offset = high + gap if together or high < offset else high
+                    top = offset + size
+        if offset + size >= limit:
+            return offsets, place
+        offsets[i] = offset
+        row = (offset, offset + size, start, end)
+        for window in meets:
+            insort(windows[window], row)
+    return offsets, None

@@ -60,7 +60,12 @@ class Op:
         inputs: Names of the tensors it reads, in order.
         controls: Names of the ops that must end before it starts.
         outputs: The tensors it makes.
-        scratch: Bytes that it needs only while it runs.
+        scratch: Bytes that it needs only while it runs, the most at once beside its
+            outputs.
+        asks: What it asks for while it runs, in order. n > 0 is a chunk of scratch of n
+            bytes, -k gives back the k-th chunk, and 0 is the next output that has bytes
+            (no request where the output is written over an input). The op's end gives
+            back all other scratch. Empty without scratch, and where not known.
         flops: Floating-point operations; 0 for an op bound by memory bandwidth.
         alias: Name of the input whose buffer all outputs share, or None.
         inplace: Whether its largest output may reuse the buffer of an input without a
@@ -91,6 +96,7 @@ class Op:
     controls: tuple[str, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     scratch: int = 0
+    asks: tuple[int, ...] = ()
     flops: int = 0
     alias: str | None = None
     inplace: bool = False

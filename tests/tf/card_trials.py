@@ -27,12 +27,14 @@ from tests.tf.steps import descent, grouped, specialised
 
 __all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limits"]
 __all__ += [
+    "in_place",
     "link_rates",
     "memory_of_chunks",
     "no_memory_of_gpu_by_nvml",
     "recurrent_layers",
 ]
-__all__ += ["rates", "runs_before_planning", "scratch_in_little_room", "whose_steps"]
+__all__ += ["rates", "requests", "runs_before_planning", "scratch_in_little_room"]
+__all__ += ["whose_steps"]
 
 
 def link_rates() -> list[float]:
@@ -256,13 +258,45 @@ def runs_before_planning() -> list[int]:
     return ran
 
 
+def requests() -> list[dict[str, list[int]]]:
+    """Requests of a convolution's gradients, within a user's own session and after."""
+    filters = tf.Variable(tf.ones([3, 3, 16, 32]))
+
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.nn.conv2d(x, filters, 1, "SAME")
+        return tape.gradient(y, [x, filters])
+
+    traced = specialised(step, tf.TensorSpec([8, 64, 64, 16]))
+    found: list[dict[str, list[int]]] = []
+    tf.profiler.experimental.start("")
+    for _ in range(2):
+        graph = with_measured_scratch(traced, find_device()).graph
+        found.append({op.type: [*op.asks] for op in graph.ops if op.scratch > 64 << 10})
+        with contextlib.suppress(tf.errors.UnavailableError):
+            tf.profiler.experimental.stop(save=False)
+    return found
+
+
+def in_place() -> dict[str, bool]:
+    """Tell by type which ops of a step may write in place, as measured."""
+
+    def step(x: tf.Tensor) -> Any:
+        return tf.tanh(tf.nn.softmax(tf.exp(x)))
+
+    traced = specialised(step, tf.TensorSpec([256, 256]))
+    graph = with_measured_scratch(traced, find_device()).graph
+    return {op.type: op.inplace for op in graph.ops if op.inputs}
+
+
 def scratch_in_little_room(channels: int) -> dict[str, Any]:
     """Scratch of the compiled calls, and the peak of finding it."""
     filters = tf.Variable(tf.random.stateless_normal([7, 7, 1, channels], (1, 2)))
     spec = tf.TensorSpec([2, 4, 4, channels])
     step, device = specialised(grouped(filters), spec), find_device()
     device.memory.reset_peak()
-    found = scratch.measure_scratch(step, device)
+    found, *_ = scratch.measure_scratch(step, device)
     calls = [op.name for op in step.graph.ops if "Call" in op.type]
     return {
         "scratch": sorted(found[name] for name in calls),

@@ -281,7 +281,7 @@ def measure_in_little_room() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         for kind, names_run in run.items():
             patch.setattr(Bench, kind, _noting(getattr(Bench, kind), names_run))
-        scratch = measure_scratch(traced, find_device())
+        scratch, *_ = measure_scratch(traced, find_device())
         costs = measure_costs(traced, find_device())
     by_roofline = roofline(traced.graph, device_rates.measure_hardware(find_device()))
     return {

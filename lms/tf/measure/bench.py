@@ -69,6 +69,8 @@ class Measurements:
 
     Args:
         scratch: Bytes that ops need beside inputs and outputs, by the op's key.
+        asks: What ops ask for in order (`Op.asks`), by the op's key.
+        forwards: Whether ops write in place, by type and element type.
         reserved: Bytes that cuDNN's layers leave to their gradients, by the op's key.
         seconds: Seconds of a call of an op alone, by the op's key.
         rates: Rates of computing, of memory and of the link, each behind the bytes of
@@ -76,6 +78,8 @@ class Measurements:
     """
 
     scratch: dict[str, Bytes] = field(default_factory=dict[str, Bytes])
+    asks: dict[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    forwards: dict[str, bool] = field(default_factory=dict[str, bool])
     reserved: dict[str, Bytes] = field(default_factory=dict[str, Bytes])
     seconds: dict[str, Seconds] = field(default_factory=dict[str, Seconds])
     rates: dict[str, tuple[int, float]] = field(

@@ -23,14 +23,17 @@ from lms.machine.hardware import moved_bytes
 from lms.tf import compat
 from lms.tf.capture.ops import CONSTANT, RESERVED, RESERVES
 from lms.tf.lowering import TracedStep
+from lms.tf.nodes import bytes_of
 
-__all__ = ["LoneOp", "built", "forget_functions", "lone_ops"]
+__all__ = ["COPIED", "LoneOp", "built", "forget_functions", "lone_ops"]
 
 # Types of constants that may be shapes.
 _SIZES = (tf.int32.as_datatype_enum, tf.int64.as_datatype_enum)
 
 # Index of the input of cuDNN's layers that holds the lengths of sequences.
 _LENGTHS = 4
+
+COPIED = "_copied"  # ends the names of copies of arguments
 
 # Functions of one op, by its key. To build a function takes longer than its runs for
 # scratch and for time.
@@ -162,6 +165,23 @@ class LoneOp:
             key=f"{self.key} {axis} {kept}",
         )
         return first, kept / rows
+
+    def on_copies(self) -> "LoneOp":
+        """The op on copies of the arguments that may become its output's buffer."""
+        size = self.op.reusing.size if self.op.reusing else 0
+        nodes, device = (
+            [compat.copied(node) for node in self.nodes],
+            self.nodes[0].device,
+        )
+        for name, spec, _ in self.arguments:
+            if bytes_of(spec) != size:
+                continue
+            copy, dtype = f"{name}{COPIED}", spec.dtype
+            made = compat.made_node(copy, "DeepCopy", [name], device, T=dtype)
+            for node in nodes:
+                node.input[:] = [copy if one == name else one for one in node.input]
+            nodes.append(made)
+        return replace(self, nodes=tuple(nodes), key=f"{self.key} on copies")
 
     @property
     def shapes(self) -> dict[str, list[int]]:

@@ -4,14 +4,24 @@
                          │no             less the bytes in use afterwards
                          └──> run the first rows that fit
 
-Each distinct op runs alone, once in a process, on arguments of its shapes.
+Each distinct op runs alone, once in a process, on arguments of its shapes. Ops with
+scratch run again in a session of TensorFlow's profiler, which tells the order of their
+requests: the allocator reports each chunk (`AddTraceMe` in bfc_allocator.cc). There one
+op of each kind that may write in place runs on copies of its inputs: a kernel that asks
+for its output all the same, as oneDNN's Softmax, never writes in place.
 
 Known weakness: ops that cannot be run alone, and those in loops, are not measured.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -22,7 +32,7 @@ from lms.tf.capture.ops import COLLECTIVE, LOOPS, RESERVED, RESERVES
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.bench import Bench, Measurements, measurements_of
 from lms.tf.measure.devices import Device
-from lms.tf.measure.lone_op import LoneOp, lone_ops
+from lms.tf.measure.lone_op import COPIED, LoneOp, lone_ops
 from lms.tf.measure.workspace import limit_in_force
 from lms.tf.nodes import COPY_IN
 from lms.tf.passes.compiled import is_compiled
@@ -33,20 +43,30 @@ __all__ = ["is_worth_a_run", "measure_scratch", "with_reserved", "with_scratch"]
 # Ops run alone only if they make or read a tensor of at least 64 KiB.
 _LARGE = 64 * KIB
 
+# The 3 smallest large ops of a kind may be tried for whether they write in place.
+_TRIED = 3
+
+# Events of TensorFlow's allocator: the first takes a chunk, the other gives it back.
+_CHUNKS = {"MemoryAllocation": 1, "MemoryDeallocation": -1}
+
 # Scratch of an op that does not fit, nor do its first rows: 0.5 of the bytes that it
 # reads and makes. A GPU's convolution takes at most 1.4 of these, as its workspace
 # (experiments/results/h200/findings.md, 1), and at most the workspace's limit.
 _USUAL_SHARE, _OF_CONVOLUTION = 0.5, 1.4
 
 
-def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
-    """Bytes that large ops need beside their inputs and outputs, by op name.
+def measure_scratch(
+    step: TracedStep, device: Device
+) -> tuple[dict[str, int], dict[str, tuple[int, ...]], set[str]]:
+    """Return what large ops need beside their inputs and outputs, by op name.
 
-    Estimated for ops that cannot run for lack of memory. Empty without allocator
-    statistics.
+    Returns:
+        Bytes, which are estimated for ops that cannot run for lack of memory; requests
+        in order (`Op.asks`); and kinds of ops that never write in place (`_kind_of`).
+        All are empty without allocator statistics.
     """
     if device.memory.current_bytes is None:
-        return {}
+        return {}, {}, set()
     nodes = {node.name: node for node in step.nodes}
     compiled = {name: node for name, node in nodes.items() if is_compiled(node)}
     found = _scratch_of_compiled(step, compiled, measurements_of(device))
@@ -55,18 +75,44 @@ def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
         op
         for op in step.graph.ops
         # Ops that work on each element, or move elements, need none: none was logged
-        # in eight models that `profiling.allocations` compared. A GPU's Softmax takes
-        # two tensors as large as its input (softmax_op_gpu.cu.cc).
-        if not (op.name in found or op.cheap)
+        # in eight models that `profiling.allocations` compared; Slice takes none either
+        # (slice_op.cc). A GPU's Softmax takes two tensors as large as its input
+        # (softmax_op_gpu.cu.cc).
+        if not (op.name in found or op.cheap or op.type == "Slice")
         and is_worth_a_run(step.graph, op, least=0 if op.name in compiled else _LARGE)
     )
     ops = lone_ops(step, large)
     with Bench(device) as bench:
-        known = _measure(ops, bench) | bench.measured.scratch
-    return found | {op.op.name: known[op.key] for op in ops if op.key in known}
+        forwards = bench.measured.forwards
+        trials = _trials_in_place(step, forwards) if device.is_gpu else {}
+        known = _measure(ops, trials, bench) | bench.measured.scratch
+    found |= {op.op.name: known[op.key] for op in ops if op.key in known}
+    asks = bench.measured.asks
+    named = {op.op.name: asks[op.key] for op in ops if op.key in asks}
+    return found, named, {kind for kind, writes in forwards.items() if not writes}
 
 
-def _measure(ops: Sequence[LoneOp], bench: Bench) -> dict[str, Bytes]:
+def _trials_in_place(step: TracedStep, known: Container[str]) -> dict[str, LoneOp]:
+    """Return by kind the smallest op to try that could write over an input."""
+    tensors, kinds = step.graph.tensors, dict[str, list[tuple[Bytes, Op]]]()
+    for op in step.graph.ops:
+        if (made := op.reusing) is not None and (kind := _kind_of(op)) not in known:
+            read = Counter(op.inputs).items()  # an input that is read twice stays
+            once = (tensors[name].size for name, times in read if times == 1)
+            if made.size >= _LARGE and made.size in once:
+                kinds.setdefault(kind, []).append((made.size, op))
+    found = dict[str, LoneOp]()
+    for kind, ops in kinds.items():
+        likely = (op for _, op in sorted(ops, key=itemgetter(0))[:_TRIED])
+        worth = (op for op in likely if is_worth_a_run(step.graph, op))
+        if lone := lone_ops(step, worth):
+            found[kind] = lone[0].on_copies()
+    return found
+
+
+def _measure(
+    ops: Sequence[LoneOp], trials: Mapping[str, LoneOp], bench: Bench
+) -> dict[str, Bytes]:
     """Run ops whose scratch is not known; returns estimates of ops that do not fit."""
     unknown = {op.key: op for op in ops if not bench.knows_scratch(op)}
     estimates: dict[str, Bytes] = {}
@@ -80,7 +126,105 @@ def _measure(ops: Sequence[LoneOp], bench: Bench) -> dict[str, Bytes]:
         if key not in bench.measured.scratch and (bench.ran_out or not has_room):
             scratch = _by_first_rows(op, bench, bench.measured.scratch)
             estimates[key] = _usual(op, bench) if scratch is None else scratch
+    scratch, asks = bench.measured.scratch, bench.measured.asks
+    fresh = (op for op in ops if op.key in unknown or op.key not in asks)
+    can_run = (op for op in fresh if op.key in scratch and bench.has_room(op))
+    _measure_asks({op.key: op for op in can_run}, trials, bench)
     return estimates
+
+
+def _measure_asks(
+    ops: Mapping[str, LoneOp], trials: Mapping[str, LoneOp], bench: Bench
+) -> None:
+    """Record in which order ops, by key, ask for scratch and outputs.
+
+    One session of the profiler, whose begin takes long on a GPU, records all ops and
+    trials, by kind; there is none beside a session of the user's own.
+    """
+    fitting = {kind: op for kind, op in trials.items() if bench.fits(2 * op.moved)}
+    run = {**ops, **fitting}
+    space = bench.tried(lambda: _recorded(run, bench)) if run else None
+    for key, chunks in _chunks(space, run) if space else ():
+        if key in trials:
+            bench.measured.forwards[key] = _forwards(trials[key].op, chunks)
+            continue
+        asks, most = _asks([chunk[1:] for chunk in chunks])
+        made = sum(1 for output in ops[key].op.outputs if output.size)
+        is_exact = most == bench.measured.scratch[key] and asks.count(0) == made
+        bench.measured.asks[key] = asks if any(asks) and is_exact else ()
+
+
+def _recorded(ops: Mapping[str, LoneOp], bench: Bench) -> Any:
+    """Return the XSpace of a session in which ops run, each in a mark of its key."""
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.profiler.experimental.Profile(folder):
+            for key, op in ops.items():
+                bench.tried(partial(_run_marked, key, op))
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        return compat.XSpace.FromString(file.read_bytes())
+
+
+def _run_marked(key: str, op: LoneOp) -> None:
+    call = op.call()
+    with tf.profiler.experimental.Trace(key):
+        results = call()
+    del results  # they are given back outside of the mark
+
+
+def _chunks(
+    space: Any, keys: Container[str]
+) -> Iterator[tuple[str, list[tuple[str, int, Bytes]]]]:
+    """Yield (key of a mark, its chunks' ops, addresses and bytes, below 0 if freed)."""
+    marks, chunks = list[tuple[int, int, str]](), list[tuple[int, str, int, Bytes]]()
+    for plane in space.planes:
+        known = plane.stat_metadata
+        for line, event in ((row, one) for row in plane.lines for one in row.events):
+            name = plane.event_metadata[event.metadata_id].name
+            begin = line.timestamp_ns * 1000 + event.offset_ps
+            if name in keys:
+                marks.append((begin, begin + event.duration_ps, name))
+            elif name in _CHUNKS:
+                facts = {known[one.metadata_id].name: one for one in event.stats}
+                if known[facts["allocator_name"].ref_value].name.startswith("GPU_"):
+                    size = facts["allocation_bytes"].int64_value * _CHUNKS[name]
+                    op = known[facts["tf_op"].ref_value].name if size > 0 else ""
+                    chunks.append((begin, op, facts["addr"].int64_value, size))
+    chunks.sort()
+    for begin, end, key in marks:
+        yield key, [chunk[1:] for chunk in chunks if begin <= chunk[0] <= end]
+
+
+def _asks(chunks: Sequence[tuple[int, Bytes]]) -> tuple[tuple[int, ...], Bytes]:
+    """Return (`Op.asks`, the most bytes at once beside chunks that stay).
+
+    Example:
+        >>> _asks([(1, 512), (2, 256), (1, -512), (1, 768), (2, -256)])
+        ((512, 256, -1, 0), 256)
+    """
+    last = {address: place for place, (address, _) in enumerate(chunks)}
+    asks, numbers, now, most = list[int](), dict[int, int](), 0, 0
+    for place, (address, size) in enumerate(chunks):
+        if size < 0 and address not in numbers:
+            continue  # taken before
+        if size > 0 and place < last[address]:
+            asks.append(size)
+            numbers[address] = sum(ask > 0 for ask in asks)
+        else:
+            asks.append(0 if size > 0 else -numbers.pop(address))
+        now += size
+        most = max(most, now)
+    while asks and asks[-1] < 0:
+        asks.pop()
+    return tuple(asks), most - now
+
+
+def _forwards(op: Op, chunks: Sequence[tuple[str, int, Bytes]]) -> bool:
+    """Tell whether an op writes in place, which also counts where no copy was made."""
+    last = {address: (name, size) for name, address, size in chunks}
+    held = [size for name, size in last.values() if size > 0 and name == op.name]
+    is_tried = any(name.endswith(COPIED) for name, *_ in chunks)
+    made = op.reusing.size if op.reusing else 0
+    return not is_tried or max(held, default=0) < made
 
 
 def _usual(op: LoneOp, bench: Bench) -> Bytes:
@@ -178,13 +322,27 @@ def _with_reserve(op: Op, size: Bytes) -> Op:
     return replace(op, outputs=tuple(outputs), varies=False)
 
 
-def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
-    """The graph with measured scratch written into its ops."""
-    ops = (
-        replace(op, scratch=scratch[op.name]) if op.name in scratch else op
-        for op in graph.ops
-    )
-    return GraphView(ops=tuple(ops), results=graph.results)
+def _kind_of(op: Op) -> str:
+    """Return an op's type and the type of its output that may be written in place."""
+    return op.type if op.reusing is None else f"{op.type} {op.reusing.dtype}"
+
+
+def with_scratch(
+    graph: GraphView,
+    scratch: Mapping[str, int],
+    asks: Mapping[str, tuple[int, ...]],
+    never_in_place: Container[str] = (),
+) -> GraphView:
+    """The graph with what `measure_scratch` returns written into its ops."""
+
+    def measured(op: Op) -> Op:
+        if op.name in scratch:
+            op = replace(op, scratch=scratch[op.name], asks=asks.get(op.name, ()))
+        if op.inplace and _kind_of(op) in never_in_place:
+            op = replace(op, inplace=False)
+        return op
+
+    return GraphView(ops=tuple(map(measured, graph.ops)), results=graph.results)
 
 
 def is_worth_a_run(graph: GraphView, op: Op, *, least: Bytes = _LARGE) -> bool:

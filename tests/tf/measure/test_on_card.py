@@ -1,8 +1,13 @@
 """Measurements of a card, on an emulated one with known rates."""
 
+import ast
+import os
+
 import pytest
 
+from lms.emulation import emulate
 from lms.machine.hardware import PRESETS, LinkRates
+from tests.programs import python
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -75,6 +80,33 @@ def test_products_run_alone_in_each_process_before_they_are_planned(
 ) -> None:
     found = worker.ask(f"{_TRIALS}:runs_before_planning", memory="256MiB")
     assert found == [1, 0, 1]
+
+
+@pytest.mark.slow
+def test_the_order_of_requests_is_recorded_unless_the_user_records() -> None:
+    environ = emulate.environment(
+        "256MiB", inherited={**os.environ}, card="v100-pcie", dry=True
+    )
+    program = f"from {_TRIALS} import requests; print(requests())"
+    done = python("-c", program, env=environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+    within, after = ast.literal_eval(done.stdout)
+    assert within == {"Conv2DBackpropInput": []}
+    # TensorFlow transposes the gradient and the filters first.
+    transposed = [4 * 8 * 64 * 64 * 16, 4 * 3 * 3 * 16 * 32]
+    assert after == {"Conv2DBackpropInput": [*transposed, 0]}
+
+
+@pytest.mark.slow
+def test_a_kernel_that_asks_for_its_output_never_writes_in_place() -> None:
+    """As oneDNN's Softmax, which an emulated card computes with; a GPU's does write."""
+    onednn = {"TF_ENABLE_ONEDNN_OPTS": "1"}
+    environ = emulate.environment("256MiB", inherited={**os.environ, **onednn})
+    program = f"from {_TRIALS} import in_place; print(in_place())"
+    done = python("-c", program, env=environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = ast.literal_eval(done.stdout)
+    assert found == {"Exp": True, "Softmax": False, "Tanh": True}
 
 
 def test_gradients_of_recurrent_layers_need_what_the_layers_need(

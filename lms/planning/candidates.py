@@ -107,14 +107,20 @@ def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
 
 
 def _scratch_chunks(graph: GraphView, min_bytes: int) -> list[int]:
-    """Return chunks for the largest small scratch, in one piece and in two.
+    """Return chunks for small scratch: as it is asked for, or in one piece and in two.
 
     Ops with scratch run one after the other.
     """
-    small = [op.scratch for op in graph.ops if 0 < op.scratch < min_bytes]
-    halved = [op.scratch for op in graph.ops if 0 < op.scratch < 2 * min_bytes]
+    asked: Counter[int] = Counter()
+    for op in graph.ops:
+        sizes = (rounded_up(size) for size in op.asks if 0 < size < min_bytes)
+        asked |= Counter(sizes)
+    rest = [op.scratch for op in graph.ops if not op.asks]
+    small = [size for size in rest if 0 < size < min_bytes]
+    halved = [size for size in rest if 0 < size < 2 * min_bytes]
     whole = [rounded_up(max(small))] if small else []
-    return whole + ([rounded_up(-(-max(halved) // 2))] * 2 if halved else [])
+    whole += [rounded_up(-(-max(halved) // 2))] * 2 if halved else []
+    return [*asked.elements(), *whole]
 
 
 def large_ops(graph: GraphView, *, min_bytes: int) -> tuple[str, ...]:

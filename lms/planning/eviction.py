@@ -27,7 +27,7 @@ from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes, staying
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import large_ops
 from lms.planning.tuning import TUNING
-from lms.simulation.allocator import BestFitAllocator, rounded_up
+from lms.simulation.allocator import BestFitAllocator, ByteCounter, rounded_up
 from lms.simulation.memory import Event, find_events
 from lms.units import Bytes
 
@@ -61,17 +61,19 @@ class EvictionRules:
             which on it may be evicted.
         by_window: Whether neighbouring buffers are evicted to free one contiguous
             chunk; else the buffer whose next use is farthest.
+        in_bytes: Whether only bytes count, as where addresses are planned afterwards.
         walks: The most walks that get to the end of the training step.
     """
 
     leaving: Mapping[str, str] = field(default_factory=dict[str, str])
     by_window: bool = False
+    in_bytes: bool = False
     walks: int = TUNING.eviction_rounds
 
 
 def plan_within(
     graph: GraphView,
-    arena: Callable[[], BestFitAllocator],
+    arena: Callable[[], BestFitAllocator | ByteCounter],
     *,
     movable: frozenset[str],
     min_bytes: int,
@@ -206,7 +208,7 @@ def _walk_within(
     graph: GraphView,
     outline: _Outline,
     movable: frozenset[str],
-    arena: Callable[[], BestFitAllocator],
+    arena: Callable[[], BestFitAllocator | ByteCounter],
     rules: EvictionRules,
 ) -> "Walk | None":
     """Walk until every step fits; None if one does not.
@@ -344,7 +346,7 @@ class Walk:
     def __init__(
         self,
         course: _Course,
-        arena: BestFitAllocator,
+        arena: BestFitAllocator | ByteCounter,
         drops: Mapping[int, set[int]],
         leaving: Sequence[tuple[int, int]],
         *,
@@ -420,19 +422,21 @@ class Walk:
         """Evict the cheapest neighbouring buffers that leave one chunk of `size` bytes.
 
         A window slides over the addresses (Zhang et al., "Coop: Memory is not a
-        commodity", NeurIPS 2023).
+        commodity", NeurIPS 2023). Where only bytes count, the cheapest buffers are
+        neighbours.
         """
         if not self._by_window:
             return False
         owner = {chunk: i for i, chunk in self._chunk.items()}
-        chunks = self._arena.chunks()
-        costs = [
-            self._cost(owner.get(address)) if used else 0.0
-            for address, _, used in chunks
+        chunks = [
+            (self._cost(owner.get(address)) if used else 0.0, taken, address, used)
+            for address, taken, used in self._arena.chunks()
         ]
-        sizes = [taken for _, taken, _ in chunks]
+        if isinstance(self._arena, ByteCounter):
+            chunks.sort()
+        costs, sizes = [each[0] for each in chunks], [each[1] for each in chunks]
         window = _cheapest_window(sizes, costs, rounded_up(size))
-        for address, _, used in [] if window is None else chunks[slice(*window)]:
+        for _, _, address, used in [] if window is None else chunks[slice(*window)]:
             if used:
                 self._drop_late(owner[address])
         return window is not None

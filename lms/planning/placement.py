@@ -15,11 +15,13 @@ from typing import TypeAlias
 from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import buffers, peak
 from lms.ir.plan import SwapPlan
+from lms.planning.addresses import place
 from lms.planning.candidates import movable, small_pool_for, smallest_worth_moving
 from lms.planning.eviction import EvictionRules, least_room, plan_within
 from lms.planning.prefetch import copy_in_time
 from lms.planning.problem import (
     NOTHING,
+    UNLIMITED,
     Filters,
     FittedPlan,
     Headroom,
@@ -27,19 +29,21 @@ from lms.planning.problem import (
     Risk,
     Speeds,
 )
-from lms.planning.tuning import THOROUGH, TUNING, Effort
-from lms.simulation.allocator import BestFitAllocator, SmallPool
+from lms.planning.tuning import QUICK, THOROUGH, TUNING, Effort
+from lms.simulation.allocator import BestFitAllocator, ByteCounter, SmallPool
 from lms.simulation.executor import simulate
 from lms.simulation.memory import (
     Region,
+    allocator_curve,
     allocator_peak,
     allocator_peaks,
     peaks_by_region,
 )
+from lms.simulation.turns import bytes_apart
 from lms.units import Bytes, Seconds
 
-__all__ = ["certain_need", "find_plan", "in_room", "judged", "least_plan", "ranked"]
-__all__ += ["seconds_of", "with_likely_peak"]
+__all__ = ["certain_need", "find_plan", "in_room", "judged", "least_need"]
+__all__ += ["least_plan", "ranked", "seconds_of", "with_likely_peak"]
 
 # An execution order, the chunks kept for small tensors, and a plan of one capacity.
 _Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
@@ -61,7 +65,7 @@ def least_plan(
     Returns:
         The capacity, the plan, and the name of the op with the largest need.
     """
-    needs = [_least_room(graph, filters) for graph in orders]
+    needs = [least_need(graph, filters) for graph in orders]
     budget, op_name = min(needs, key=lambda need: need[0])
     recent: deque[_Made] = deque(maxlen=TUNING.least_budget_below * len(orders))
     while True:
@@ -89,11 +93,31 @@ def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
 
 
 def in_room(
-    graph: GraphView, small_pool: SmallPool, plan: SwapPlan | None, budget: Bytes
+    graph: GraphView,
+    small_pool: SmallPool,
+    plan: SwapPlan | None,
+    budget: Bytes,
+    packings: int = 0,
 ) -> FittedPlan | None:
-    """Return the plan with its peak; None if the allocator cannot place it."""
+    """Return the plan with its peak; None if the allocator cannot place it.
+
+    Args:
+        graph: The graph that the plan is for, in any execution order.
+        small_pool: Chunks kept for small tensors.
+        plan: The plan; None is returned as it is.
+        budget: Bytes of the step.
+        packings: Number of packings to try for a sealed step; 0 if it is not sealed.
+    """
     if plan is None:
         return None
+    if packings:
+        apart = small_pool.bytes + bytes_apart(graph, plan, small_pool.below)
+        room = budget - apart
+        placed = place(graph, plan, small_pool, room, packings)
+        if placed is None:
+            return None
+        reached = apart + placed.height
+        return FittedPlan(plan=plan, small_pool=small_pool, peak=reached, sealed=True)
     reached = allocator_peak(graph, plan, capacity=budget, small_pool=small_pool)
     if reached is None:
         return None
@@ -111,7 +135,8 @@ def certain_need(graph: GraphView) -> Bytes:
     return least_room(graph, movable=every, min_bytes=usual)[0]
 
 
-def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
+def least_need(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
+    """Return a lower bound on the bytes of plans of swaps alone, and the op."""
     usual = smallest_worth_moving(peak(graph))
     moving = movable(graph, min_bytes=usual, filters=filters)
     return least_room(graph, movable=moving, min_bytes=usual)
@@ -174,7 +199,7 @@ def _surest(
     """
     sure: list[FittedPlan] = []
     others: list[tuple[int, FittedPlan]] = []
-    for alike in _placements(graph, request, rules):
+    for alike in _placements(graph, request, rules, effort):
         before, is_enough = len(sure), False
         for option in alike:
             penalty, fitted = judged(graph, option, request, effort)
@@ -195,24 +220,27 @@ def _surest(
 
 
 def _placements(
-    graph: GraphView, request: PlanRequest, rules: EvictionRules
+    graph: GraphView, request: PlanRequest, rules: EvictionRules, effort: Effort
 ) -> Iterator[Iterator[FittedPlan]]:
     """Yield plans that can be placed, grouped by the least size that may move.
 
     In each group plans of the largest capacity come first, since they move least.
     """
     usual = smallest_worth_moving(peak(graph))
+    if request.sealed:  # smaller scratch is not measured
+        usual = TUNING.worth_moving_most
     coarse = max(usual, peak(graph) // TUNING.coarse_part)
     link = request.speeds.hardware
     long = max(coarse, int(min(link.h2d, link.d2h) * TUNING.copy_seconds))
     for moved in dict.fromkeys((long, coarse, usual)):
-        yield _placed(graph, request, rules, moved, usual)
+        yield _placed(graph, request, rules, effort, moved, usual)
 
 
 def _placed(
     graph: GraphView,
     request: PlanRequest,
     rules: EvictionRules,
+    effort: Effort,
     moved: int,
     min_bytes: int,
 ) -> Iterator[FittedPlan]:
@@ -230,11 +258,13 @@ def _placed(
         if capacity < max(least, chunks):
             return
         # With less capacity tensors may happen to lie better.
-        arena = partial(BestFitAllocator, capacity, small_pool)
+        kind = ByteCounter if rules.in_bytes else BestFitAllocator
+        arena = partial(kind, capacity, small_pool)
         plan = plan_within(
             graph, arena, movable=moving, min_bytes=min_bytes, rules=rules
         )
-        fitted = in_room(graph, small_pool, plan, request.budget)
+        packings = effort.packings if request.sealed else 0
+        fitted = in_room(graph, small_pool, plan, request.budget, packings)
         if fitted is not None:
             yield fitted
 
@@ -249,12 +279,31 @@ def _in_time(
     """Yield plans with swap-ins that start in time, of no higher penalty."""
     headroom = NOTHING if fitted.risk is Risk.PLACE else request.headroom
     bound = request.budget + headroom.bound
+    bound = penalty if fitted.risk is Risk.BOUNDS else bound
+    pool = fitted.small_pool
+    regions = [Region(capacity=UNLIMITED, small_pool=replace(pool, sizes=()))]
+    if not request.sealed:
+        regions = _regions(request.budget, headroom, pool, effort)
+
+    def judge(plan: SwapPlan) -> Sequence[Bytes] | None:
+        if request.sealed:
+            found = in_room(graph, pool, plan, request.budget, QUICK.packings)
+            return found and [found.peak]
+        peaks = allocator_peaks(graph, plan, regions)
+        return peaks if peaks and max(peaks) <= bound else None
+
+    usage = allocator_curve(graph, fitted.plan, regions[0])
+    if usage is None or not fitted.plan.swaps:
+        return
+    capacity = regions[0].capacity
+    if request.sealed:
+        usage, capacity = [pool.bytes + used for used in usage], request.budget
     early = copy_in_time(
         graph,
         fitted.plan,
         request.speeds,
-        bound=penalty if fitted.risk is Risk.BOUNDS else bound,
-        regions=_regions(request.budget, headroom, fitted.small_pool, effort),
+        usage=(usage, capacity),
+        judge=judge,
         tries=effort.early_tries,
     )
     for plan, peaks in early:
@@ -284,6 +333,8 @@ def judged(
         request: Terms of the plan.
         effort: The regions in which the plan is placed.
     """
+    if option.sealed:
+        return 0, option
     budget, headroom = request.budget, request.headroom
     regions = _regions(budget, headroom, option.small_pool, effort)
     peaks = list(peaks_by_region(graph, option.plan, regions))
@@ -323,7 +374,12 @@ def _regions(
 def with_likely_peak(
     graph: GraphView, fitted: FittedPlan, request: PlanRequest
 ) -> FittedPlan:
-    """Return the plan with the midpoint of its peaks in many regions."""
+    """Return the plan with the midpoint of its peaks in many regions.
+
+    A sealed plan has one peak.
+    """
+    if fitted.sealed:
+        return fitted
     more = (request.headroom.free * part // 100 for part in TUNING.likely_percent)
     sizes = (request.budget + part for part in more)
     regions = [Region(capacity=size, small_pool=fitted.small_pool) for size in sizes]

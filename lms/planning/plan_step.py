@@ -123,6 +123,7 @@ def _predicted(
         timeline=timeline,
         step_bytes=_peak(fitted, timeline),
         risk=fitted.risk,
+        sealed=fitted.sealed,
     )
 
 

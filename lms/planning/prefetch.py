@@ -15,7 +15,7 @@ has more time than is assumed.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -28,7 +28,6 @@ from lms.ir.plan import Swap, SwapPlan
 from lms.ir.resolved import ResolvedPlan, ResolvedSwapIn, resolve
 from lms.planning.problem import Speeds
 from lms.planning.tuning import TUNING
-from lms.simulation.memory import Region, allocator_curve, allocator_peaks
 from lms.units import Bytes
 
 __all__ = ["EarlyPlan", "copy_in_time", "start_in_time"]
@@ -38,7 +37,7 @@ class EarlyPlan(NamedTuple):
     """A plan with earlier swap-ins, and its peaks in bytes, region by region."""
 
     plan: SwapPlan
-    peaks: tuple[Bytes, ...]
+    peaks: Sequence[Bytes]
 
 
 def copy_in_time(
@@ -46,8 +45,8 @@ def copy_in_time(
     plan: SwapPlan,
     speeds: Speeds,
     *,
-    bound: Bytes,
-    regions: Sequence[Region],
+    usage: tuple[Sequence[Bytes], Bytes],
+    judge: Callable[[SwapPlan], Sequence[Bytes] | None],
     tries: int = len(TUNING.early_tries),
 ) -> tuple[EarlyPlan, ...]:
     """Start swap-ins in time, where the allocator can place them.
@@ -56,39 +55,33 @@ def copy_in_time(
         graph: The graph that the plan is for, in any execution order.
         plan: A plan with a chain that the allocator can place.
         speeds: Seconds of ops and copies.
-        bound: Bytes that may be in use.
-        regions: Regions in which the plan must be placed; earlier copies take the free
-            bytes of the first.
+        usage: Bytes in use at each position of the plan's order, and the most that may
+            be in use.
+        judge: Returns a plan's peaks; None if it cannot be placed.
         tries: Number of `TUNING.early_tries` that are tried.
 
     Returns:
-        Plans with earlier copies that the allocator can place; none if it can place
-        no copy earlier, or not even the plan.
+        Plans with earlier copies that the judge accepts, without equal ones.
     """
-    first = regions[0]
-    usage = allocator_curve(graph, plan, first)
-    if usage is None or not plan.swaps:
-        return ()
     options: list[EarlyPlan] = []
     for slack, percent in TUNING.early_tries[:tries]:
-        room = first.capacity * percent // 100
+        used, capacity = usage
+        room = capacity * percent // 100
         wanted = start_in_time(
-            graph, plan, speeds, usage=usage, budget=room, slack=slack
+            graph, plan, speeds, usage=used, budget=room, slack=slack
         )
-        placed = _placed(graph, plan, wanted, bound, regions)
+        placed = _placed(plan, wanted, judge)
         if placed is not None and placed not in options:
             options.append(placed)
     return tuple(options)
 
 
 def _placed(
-    graph: GraphView,
     plan: SwapPlan,
     wanted: SwapPlan,
-    bound: Bytes,
-    regions: Sequence[Region],
+    judge: Callable[[SwapPlan], Sequence[Bytes] | None],
 ) -> EarlyPlan | None:
-    """Accept the wanted triggers that the allocator can place, by halving."""
+    """Accept the wanted triggers that the judge accepts, by halving."""
     changes = [
         ((i, k), copy.trigger)
         for i, (before, after) in enumerate(zip(plan.swaps, wanted.swaps, strict=True))
@@ -103,8 +96,7 @@ def _placed(
         plays -= 1
         part = pending.pop()
         option = _with_triggers(plan, {**accepted, **dict(part)})
-        peaks = allocator_peaks(graph, option, regions)
-        if peaks is not None and max(peaks) <= bound:
+        if (peaks := judge(option)) is not None:
             accepted.update(part)
             found = EarlyPlan(option, peaks)
         elif len(part) > 1:

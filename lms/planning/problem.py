@@ -127,6 +127,7 @@ class FittedPlan:
         risk: Risk of the placement in the device's memory.
         seconds: Simulated seconds of the step; None if it was not simulated.
         beside: Bytes that it may take beyond the peak, where ops run side by side.
+        sealed: Whether its large chunks get planned addresses.
     """
 
     plan: SwapPlan
@@ -135,6 +136,7 @@ class FittedPlan:
     risk: Risk = Risk.NONE
     seconds: Seconds | None = None
     beside: int = 0
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +150,7 @@ class PlanRequest:
         filters: Which ops' outputs may move.
         recompute: Whether tensors are recomputed: None where that is best; True
             wherever possible.
+        sealed: Whether large chunks get planned addresses; no headroom is needed then.
     """
 
     budget: Bytes
@@ -155,6 +158,7 @@ class PlanRequest:
     speeds: Speeds
     filters: Filters
     recompute: bool | None = None
+    sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +172,7 @@ class MemoryBudget:
         limit: The most bytes that the device's allocator can hand out.
         holes: Free fragments apart from the chunk at the end, the largest first.
         lost: Growth of `persistent` since the first plan.
+        unsealed: Why the step cannot get all free memory in one piece; empty if it can.
     """
 
     total: int | None
@@ -176,11 +181,26 @@ class MemoryBudget:
     limit: int | None = None
     holes: tuple[int, ...] = ()
     lost: int = 0
+    unsealed: str = ""
 
     @property
     def step(self) -> int:
         """Bytes left for the step itself."""
         return UNLIMITED if self.total is None else self.total - self.persistent
+
+    @property
+    def sealed_room(self) -> int:
+        """Bytes that a sealed step may use.
+
+        No margin is needed, but fences of free fragments count as in use.
+        """
+        room = self.free if self.is_whole_device else self.step
+        return room - sum(self.holes)
+
+    @property
+    def sealed_step(self) -> int:
+        """Bytes that a sealed step is planned into: its room less a reserve."""
+        return self.sealed_room * TUNING.sealed_percent // 100
 
     @property
     def is_whole_device(self) -> bool:
@@ -310,6 +330,7 @@ class PlannedStep:
         timeline: The planned step over time; None for a step without a plan.
         step_bytes: Predicted peak, without persistent bytes.
         risk: Risk of the plan's placement.
+        sealed: Whether its large chunks get planned addresses.
     """
 
     workload: Workload
@@ -322,6 +343,7 @@ class PlannedStep:
     timeline: Timeline | None
     step_bytes: Bytes
     risk: Risk
+    sealed: bool = False
 
     @property
     def peak_bytes(self) -> Bytes:

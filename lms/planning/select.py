@@ -21,13 +21,14 @@ from lms.errors import BudgetError, PlanError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import buffers, memory_curve, old_values, peak
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
+from lms.planning.addresses import why_unsealed
 from lms.planning.candidates import small_pool_for, smallest_worth_moving
 from lms.planning.placement import in_room
 from lms.planning.problem import UNLIMITED, FittedPlan, MemoryBudget, Speeds, Workload
 from lms.planning.settings import Settings
 from lms.planning.strategies import plan_by_budget
 from lms.planning.tflms_autotune import search_thresholds
-from lms.planning.tuning import TUNING
+from lms.planning.tuning import THOROUGH, TUNING
 from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import allocator_peak
 from lms.storage.cache import cache_folder, digest, read_entry, sources, write_entry
@@ -207,6 +208,12 @@ def fitted_plan(workload: Workload, plan: SwapPlan, budget: MemoryBudget) -> Fit
     planned = _validated(graph, plan)
     pool = small_pool_for(planned, min_bytes=smallest_worth_moving(peak(graph)))
 
+    ordered = plan.planner == "budget"  # other planners order some ops only
+    if ordered and not (budget.unsealed or why_unsealed(graph)):
+        sealed = in_room(planned, pool, plan, budget.sealed_room, THOROUGH.packings)
+        if sealed is not None:
+            return sealed
+
     def reached(capacity: Bytes) -> Bytes | None:
         return allocator_peak(planned, plan, capacity=capacity, small_pool=pool)
 
@@ -288,7 +295,10 @@ def _can_be_obeyed(graph: GraphView, found: FittedPlan, budget: MemoryBudget) ->
         planned = _validated(graph, found.plan)
     except PlanError:
         return False
-    return in_room(planned, found.small_pool, found.plan, _room(budget)) is not None
+    room, packings = _room(budget), 0
+    if found.sealed:
+        room, packings = budget.sealed_room, THOROUGH.packings
+    return in_room(planned, found.small_pool, found.plan, room, packings) is not None
 
 
 def _room(budget: MemoryBudget) -> Bytes:

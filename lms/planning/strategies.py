@@ -20,13 +20,15 @@ from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import with_recomputed
 from lms.ir.write_guard import can_come_last
 from lms.machine.hardware import preset, roofline
-from lms.planning.candidates import movable, smallest_worth_moving
+from lms.planning.addresses import why_unsealed
+from lms.planning.candidates import movable, small_pool_for, smallest_worth_moving
 from lms.planning.eviction import EvictionRules
 from lms.planning.placement import (
     certain_need,
     find_plan,
     in_room,
     judged,
+    least_need,
     least_plan,
     ranked,
     seconds_of,
@@ -51,6 +53,13 @@ from lms.units import Bytes, Seconds, format_bytes
 __all__ = ["best_plan", "plan_by_budget"]
 
 _ALL = 100  # percent
+
+# Four times the peak of any order, and chunks for its small tensors, are enough for a
+# plan that moves nothing: holes of unequal sizes and gaps may take as much again.
+_SPACIOUS = 4
+
+# Fences may take at most 1/8 of the memory of a sealed step.
+_FENCED = 8
 
 _REFERENCE = "v100-pcie"
 
@@ -139,8 +148,8 @@ class _Search:
             "price": len(TUNING.search_prices),
             "percent": len(TUNING.search_percent),
             "share": len(TUNING.search_shares),
-            "window": 2,
-            "room": len(TUNING.search_rooms),
+            "window": 4 if request.sealed else 2,
+            "room": 1 if request.sealed else len(TUNING.search_rooms),
             "order": len(orders),
             "rounds": TUNING.search_rounds,
         }
@@ -174,14 +183,15 @@ class _Search:
             _within(self._request, TUNING.search_rooms[choice.room]),
             self._fates_of(choice),
             effort,
-            by_window=bool(choice.window),
+            by_window=bool(choice.window % 2),
+            in_bytes=self._request.sealed and choice.window < 2,
         )
 
     def judged(self, choice: _Choice) -> FittedPlan | None:
         """Judge the tried plan of a choice in all regions; None if it has no place."""
         option, request = self._found[choice], self._request
-        if option is None:
-            return None
+        if option is None or option.sealed:
+            return option
         planned = planned_graph(self._orders[choice.order], option.plan)
         if in_room(planned, option.small_pool, option.plan, request.budget) is None:
             return None
@@ -196,6 +206,8 @@ class _Search:
         prices = _Choice(price=2), _Choice(price=3, rounds=1), _Choice(price=4, share=3)
         percents = (_Choice(percent=place) for place in (2, 4, 1, 3, 5))
         starts = [_Choice(), *prices, _Choice(only_moves=1), *percents]
+        if self._request.sealed:  # places of best fit are addresses too
+            starts.insert(1, _Choice(window=3))
         return starts[: max(4, self._left // 2)]
 
     def _better(self, best: _Choice) -> _Choice | None:
@@ -296,10 +308,13 @@ def _find(
     effort: Effort,
     *,
     by_window: bool = False,
+    in_bytes: bool = False,
 ) -> FittedPlan | None:
     """Find a plan for chosen fates; it may move more tensors."""
     planned = with_recomputed(graph, fates.recomputed)
-    rules = EvictionRules(leaving=dict(fates.leaving), by_window=by_window)
+    rules = EvictionRules(
+        leaving=dict(fates.leaving), by_window=by_window, in_bytes=in_bytes
+    )
     option = find_plan(planned, request, rules, effort)
     if option is None:
         return None
@@ -314,12 +329,35 @@ def plan_by_budget(
 ) -> FittedPlan:
     """Plan with deferred writes; where they take too much memory, with eager writes.
 
+    A step is sealed if it can be.
+    """
+    may_wait = (True, False) if can_come_last(graph) else (True,)
+    orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
+    refusal = None
+    is_whole = sum(budget.holes) * _FENCED <= budget.step
+    if is_whole and not (budget.unsealed or why_unsealed(graph)):
+        try:
+            found = _plan_sealed(orders, settings, budget, speeds)
+        except BudgetError as error:
+            found, refusal = None, error.with_traceback(None)
+        if found is not None:
+            return found
+    return _plan_unsealed(orders, settings, budget, speeds, refusal)
+
+
+def _plan_unsealed(
+    orders: Sequence[Callable[[], Sequence[GraphView]]],
+    settings: Settings,
+    budget: MemoryBudget,
+    speeds: Speeds,
+    refusal: BudgetError | None,
+) -> FittedPlan:
+    """Plan a step whose chunks lie where best fit places them.
+
     Sure plans with headroom come first. Other plans are taken only on devices that have
     the least budget of a sure plan, or had it when the training began: a step that runs
     out of memory is replanned.
     """
-    may_wait = (True, False) if can_come_last(graph) else (True,)
-    orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
     found: list[FittedPlan] = []
     for percent in (TUNING.taken_percent, _ALL):
         option = _least_doubted(orders, _request(settings, budget, speeds, percent))
@@ -328,6 +366,11 @@ def plan_by_budget(
         if option.risk is Risk.NONE and percent < _ALL:
             return option
         found.append(option)
+    if refusal is not None:
+        sure = [option for option in found if option.risk is Risk.NONE]
+        if not sure:
+            raise refusal
+        return sure[0]
     every = [order for family in orders for order in family()]
     least, placed, op_name = least_plan(every, filters=settings.filters)
     is_enough = budget.device_has(least) and least <= budget.step
@@ -347,6 +390,75 @@ def plan_by_budget(
         op_name=op_name,
         least_bytes=least,
     )
+
+
+def _plan_sealed(
+    orders: Sequence[Callable[[], Sequence[GraphView]]],
+    settings: Settings,
+    budget: MemoryBudget,
+    speeds: Speeds,
+) -> FittedPlan | None:
+    """Plan a sealed step into the budget less a reserve, or into the least budget.
+
+    Returns:
+        None if the step has no sealed plan in any budget.
+    """
+    request = PlanRequest(
+        budget=budget.sealed_step,
+        speeds=speeds,
+        filters=settings.filters,
+        recompute=settings.recompute,
+        sealed=True,
+    )
+    found = _least_doubted(orders, request)
+    if found is not None:
+        return found
+    every = [order for family in orders for order in family()]
+    least, placed = _least_sealed(every, request)
+    if placed is None or least <= budget.sealed_room:
+        return placed
+    _, op_name = min(least_need(graph, settings.filters) for graph in every)
+    enough = format_bytes(least, at_least=True)
+    raise BudgetError(
+        f"`budget` must be at least {enough} for op {op_name!r}, got "
+        f"{format_bytes(budget.step)}. Use a smaller batch or volume.",
+        op_name=op_name,
+        least_bytes=least,
+    )
+
+
+def _least_sealed(
+    orders: Sequence[GraphView], request: PlanRequest
+) -> tuple[Bytes, FittedPlan | None]:
+    """Find the least bytes that a sealed plan needs, and the plan.
+
+    Seconds are those of a reference card, so no measurement changes the least budget.
+    """
+    hardware = preset(_REFERENCE)
+    speeds = Speeds(costs=roofline(orders[0], hardware), hardware=hardware)
+    most = max(map(_enough, orders))
+    rooms = [min(map(certain_need, orders))]
+    while rooms[-1] < most:
+        more = rooms[-1] // TUNING.least_budget_part
+        rooms.append(rooms[-1] + max(TUNING.least_budget_step, more))
+    tried: dict[Bytes, FittedPlan | None] = {}
+
+    def planned(room: Bytes) -> bool:
+        asked = replace(request, budget=room, speeds=speeds)
+        tried[room] = _first_sure(orders, asked)
+        return tried[room] is not None
+
+    index = bisect_left(rooms, x=True, key=planned)
+    if index == len(rooms) or (found := tried[rooms[index]]) is None:
+        return most, None
+    return rooms[index], replace(found, seconds=None)
+
+
+def _enough(graph: GraphView) -> Bytes:
+    """Return bytes in which the step has a plan without swaps."""
+    most = peak(graph)
+    chunks = small_pool_for(graph, min_bytes=smallest_worth_moving(most)).bytes
+    return most * _SPACIOUS + chunks * TUNING.small_chunks_factor
 
 
 def _least_recomputing(
@@ -383,7 +495,7 @@ def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan
         if certain_need(graph) > request.budget:
             continue
         search = _Search([graph], request)
-        for percent, window in product(_LITTLE_ROOM, range(2)):
+        for percent, window in product(_LITTLE_ROOM, (1, 0)):
             option = search.made_once(_Choice(percent=percent, window=window))
             if option is not None and option.risk is Risk.NONE:
                 return option

@@ -28,6 +28,9 @@ class Tuning:
     # sure. Less means more copies, but a margin for the peak, which is not predicted to
     # the byte: allocator, small ops and input pipelines take memory of their own.
     taken_percent: int = 95
+    # A sealed step is planned into 98 % of the user's budget: the allocator's peak was
+    # at most the planned one (MEASURED), and small tensors need few bytes.
+    sealed_percent: int = 98
     # TensorFlow starts any ready op, so a step without a plan may need 1.15 times its
     # predicted peak. Larger: steps are planned that would have fitted without.
     unordered_factor: float = 1.15
@@ -191,6 +194,7 @@ class Effort:
         compared: The most sure plans whose seconds are compared.
         early_tries: Number of `TUNING.early_tries` that are tried.
         region_percent: As in `TUNING`.
+        packings: The most packings that are tried for a sealed step.
     """
 
     walks: int = TUNING.eviction_rounds
@@ -198,9 +202,15 @@ class Effort:
     compared: int = TUNING.compared_plans
     early_tries: int = len(TUNING.early_tries)
     region_percent: tuple[int, ...] = TUNING.region_percent
+    packings: int = 80
 
 
 THOROUGH = Effort()
 QUICK = Effort(
-    walks=4, placed=6, compared=1, early_tries=1, region_percent=(-60, 0, 100)
+    walks=4,
+    placed=6,
+    compared=1,
+    early_tries=1,
+    region_percent=(-60, 0, 100),
+    packings=8,
 )

@@ -65,6 +65,7 @@ class StepReport:
             their `tf.data.Dataset` is made within `tf.device("CPU:0")`.
         ops_cut: Ops that are split into chunks, as no plan fits with whole ones.
         not_planned: Why the step runs without a plan; else None.
+        addresses: `planned`, or why a plan has no addresses; empty without a plan.
     """
 
     kind: str
@@ -94,6 +95,7 @@ class StepReport:
     other_bytes: int = 0
     ops_cut: int = 0
     not_planned: str | None = None
+    addresses: str = ""
 
     @property
     def fits_unplanned(self) -> bool:
@@ -276,6 +278,7 @@ _ROWS: tuple[tuple[str, Callable[[StepReport], str]], ...] = (
     ("host memory", _text("host_peak_bytes", format_bytes)),
     ("tensors swapped", _text("swap_count", str)),
     ("ops recomputed", _text("recomputed_ops", str)),
+    ("addresses", lambda r: r.addresses),
     ("ops split", lambda r: str(r.ops_cut or "")),
     ("planner", lambda r: r.plan.planner),
     ("chosen", lambda r: r.plan.chosen),

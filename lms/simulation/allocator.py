@@ -18,7 +18,7 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["NO_POOL", "BestFitAllocator", "SmallPool", "rounded_up"]
+__all__ = ["NO_POOL", "BestFitAllocator", "ByteCounter", "SmallPool", "rounded_up"]
 
 _ALIGNMENT = 256
 
@@ -180,6 +180,20 @@ class BestFitAllocator:
             for address, size in sorted(self._size.items())
         ]
 
+    def chunk_for(self, size: int) -> tuple[int, int] | None:
+        """Return (bytes, address) of the free chunk that a request of `size` takes."""
+        index = bisect_left(self._free, (size, -1))
+        return self._free[index] if index < len(self._free) else None
+
+    def free_around(self, address: int) -> tuple[int, int]:
+        """Return begin and end of the free chunk at an address; equal if it is used."""
+        found = (
+            (begin, begin + size)
+            for size, begin in self._free
+            if begin <= address < begin + size
+        )
+        return next(found, (address, address))
+
     def _place(self, address: int, size: int) -> None:
         self._size[address] = size
         self._end[address + size] = address
@@ -190,3 +204,58 @@ class BestFitAllocator:
         del self._end[address + size]
         del self._free[bisect_left(self._free, (size, address))]
         return size
+
+
+class ByteCounter:
+    """Memory without fragmentation: a tensor fits wherever enough bytes are free.
+
+    Planned addresses make an arena of nearly this kind (`lms.planning.packing`).
+
+    Args:
+        capacity: Bytes of the memory.
+        small_pool: Chunks for small tensors, all of which count as in use.
+
+    Example:
+        >>> memory = ByteCounter(1024)
+        >>> a, b, c = (memory.allocate(256) for _ in range(3))
+        >>> memory.free(b)
+        >>> d = memory.allocate(512)  # a best fit would find two holes of 256 bytes
+        >>> memory.in_use
+        1024
+    """
+
+    def __init__(self, capacity: int, small_pool: SmallPool = NO_POOL) -> None:
+        self.in_use = small_pool.bytes
+        self.below = small_pool.below
+        self._capacity = capacity
+        self._sizes: dict[int, int] = {}
+        self._next = 0
+        if self.in_use > capacity:
+            raise MemoryError(f"no {self.in_use} bytes for the small pool")
+
+    def allocate(self, size: int) -> int:
+        """Take memory; returns a number to free it by.
+
+        Raises:
+            MemoryError: If fewer bytes are free.
+        """
+        if size < self.below:
+            return _IN_NOOK
+        size = rounded_up(size)
+        if self.in_use + size > self._capacity:
+            raise MemoryError(f"no {size} free bytes")
+        self.in_use += size
+        self._next += 1
+        self._sizes[self._next] = size
+        return self._next
+
+    def free(self, number: int) -> None:
+        """Give memory back."""
+        if number != _IN_NOOK:
+            self.in_use -= self._sizes.pop(number)
+
+    def chunks(self) -> list[tuple[int, int, bool]]:
+        """List (number, bytes, whether in use): all free bytes, then used chunks."""
+        free = self._capacity - self.in_use
+        used = ((number, size, True) for number, size in self._sizes.items())
+        return [(0, free, False), *used]

@@ -21,7 +21,8 @@ from lms.ir.resolved import resolve
 from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool, rounded_up
 
 __all__ = ["Event", "MemoryTimeline", "Region", "allocator_curve", "allocator_peak"]
-__all__ += ["allocator_peaks", "find_events", "peaks_by_region", "simulate_memory"]
+__all__ += ["allocator_peaks", "find_events", "find_requests", "peaks_by_region"]
+__all__ += ["simulate_memory"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class Event(NamedTuple):
     given: Sequence[int]
 
 
-class _Request(NamedTuple):
+class Request(NamedTuple):
     """Memory that an op takes and gives back; numbers are keys of chunks."""
 
     taken: Sequence[tuple[int, int]] = ()  # chunks, each with its bytes
@@ -143,7 +144,7 @@ def peaks_by_region(
 ) -> Iterator[int | None]:
     """Yield the peak in each region in turn; None where memory runs out."""
     least = min((region.small_pool.below for region in regions), default=0)
-    requests = list(_requests(graph, plan, least).values())
+    requests = list(find_requests(graph, plan, least).values())
     for region in regions:
         used = _play(requests, region)
         yield None if used is None else max(used, default=0)
@@ -153,8 +154,8 @@ def allocator_curve(
     graph: GraphView, plan: SwapPlan, region: Region
 ) -> Sequence[int] | None:
     """Predict the bytes of chunks in use at each op; None if memory runs out."""
-    known = _requests(graph, plan, region.small_pool.below)
-    requests = [known.get(i, _Request()) for i in range(len(plan.order))]
+    known = find_requests(graph, plan, region.small_pool.below)
+    requests = [known.get(i, Request()) for i in range(len(plan.order))]
     return _play(requests, region)
 
 
@@ -209,18 +210,18 @@ def _event(
 
 
 @per_graph(most=6)  # a plan is tried in several regions
-def _requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:
+def find_requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, Request]:
     """Return the requests of at least `least` bytes, by position, ascending."""
     resolved = resolve(graph, plan)
     ops, lives = resolved.ops, resolved.residencies
     held: dict[int, int] = {}  # residency -> the key of its chunk
-    found: dict[int, _Request] = {}
+    found: dict[int, Request] = {}
     for position, event in find_events(graph, ops, lives, least).items():
         held.update((i, i) for i in event.taken)
         if event.heir is not None:
             held[event.heir[0]] = held.pop(event.heir[1])
         value = graph.roots.get(new_value(ops[position]) or "")
-        found[position] = _Request(
+        found[position] = Request(
             [(i, lives[i].size) for i in event.taken],
             event.scratch,
             [held.pop(i) for i in event.given if lives[i].root != value],
@@ -233,7 +234,7 @@ def _requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Reques
     return found
 
 
-def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
+def _play(requests: Sequence[Request], region: Region) -> list[int] | None:
     """Play requests in a region; returns bytes in use at each, None if too many.
 
     A variable's new value stays where it was made until the step has ended, and the old
@@ -256,7 +257,7 @@ def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
 
 
 def _step(
-    requests: Sequence[_Request],
+    requests: Sequence[Request],
     allocator: BestFitAllocator,
     variables: dict[str, int],
     region: Region,

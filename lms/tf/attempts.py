@@ -68,6 +68,8 @@ class Attempt:
         recompute: Whether all possible ops are recomputed, or none; None for the user's
             choice.
         planned: Whether the step is planned.
+        unsealed: Why the addresses of large chunks must not be planned; empty if they
+            may.
     """
 
     rewrites: Rewrites = NOTHING
@@ -75,9 +77,11 @@ class Attempt:
     most: Bytes = UNLIMITED
     recompute: bool | None = None
     planned: bool = True
+    unsealed: str = ""
 
     def budget(self, now: MemoryBudget) -> MemoryBudget:
         """The budget to plan into, of the memory that is free now."""
+        now = replace(now, unsealed=now.unsealed or self.unsealed)
         if self.percent == 100:
             return now
         step = min(self.most, now.step) * self.percent // 100
@@ -233,6 +237,8 @@ def _replan(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
     rooms = dict.fromkeys((min(failed.step_bytes, free), free))
     less = product(rooms, _LESS_PERCENT)
     plans = [replace(attempt, most=most, percent=percent) for most, percent in less]
+    if failed.sealed:
+        plans.insert(0, attempt)
     if settings.recompute is None:
         before = tried[: len(tried) - len(later)]
         known = {

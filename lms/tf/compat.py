@@ -65,12 +65,13 @@ from tensorflow.python.util import _pywrap_determinism, _pywrap_util_port
 # Profiles that `tf.profiler` writes. Their reader, a TensorBoard plugin, is not here.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2 as _xplane
 
-__all__ = ["GraphDef", "Input", "NodeDef", "XSpace", "address_of", "aligned"]
+__all__ = ["END", "GraphDef", "Input", "NodeDef", "XSpace", "address_of", "aligned"]
 __all__ += ["allocator_limit", "attribute", "build_function", "calls_in"]
-__all__ += ["compiled_scratch", "constant", "copied", "define_function", "device_name"]
-__all__ += ["devices_are_made", "flat_element", "flat_element_specs", "flat_inputs"]
-__all__ += ["get_from_cluster", "graph_def", "handle_spec", "has_op", "host_memory"]
-__all__ += ["host_tensor", "infer_shapes", "is_pure", "is_stateful_or_calls"]
+__all__ += ["compiled_scratch", "constant", "copied", "copied_to", "define_function"]
+__all__ += ["device_name", "devices_are_made", "flat_element", "flat_element_specs"]
+__all__ += ["flat_inputs", "get_from_cluster", "graph_def", "handle_spec", "has_op"]
+__all__ += ["host_memory", "host_tensor", "infer_shapes", "is_pure"]
+__all__ += ["is_stateful_or_calls"]
 __all__ += ["made_node", "move_variable", "one_replica_s", "onednn_is_on", "operations"]
 __all__ += ["ops_are_deterministic", "optimised_graph", "pack_outputs", "planned_as_is"]
 __all__ += ["put_in_cluster", "recomputed_by_grappler", "register_host_function"]
@@ -249,6 +250,23 @@ def address_of(tensor: Any) -> int:
     if found is None:
         raise ValueError("`tensor` must have memory of its own, got none")
     return found
+
+
+def copied_to(device: str, tensor: Any) -> Any:
+    """An eager tensor's copy on a device; what functions want on the host as it is.
+
+    `tf.identity` would leave a second copy on the device as long as the host's tensor
+    lives ("mirror" in tensor_handle.h). Functions take text and numbers of int32 from
+    the host (`MTypeFromDType` in memory_types.cc).
+
+    Args:
+        device: The device's full name.
+        tensor: The tensor, in the host's memory or the device's.
+    """
+    stays = tensor.dtype in (tf.int32, tf.string, tf.resource, tf.variant)
+    if stays or tensor.backing_device == device:
+        return tensor
+    return tensor._copy_nograd(device_name=device)
 
 
 def aligned(array: Any) -> np.ndarray:
@@ -513,6 +531,9 @@ def is_pure(node: NodeDef) -> bool:
     return not any(a.is_ref or a.type in handles for a in known.input_arg)
 
 
+END = "lms/end"  # an op that runs although no other op waits for it
+
+
 def build_function(
     graph_def: GraphDef, inputs: Sequence[Input], outputs: Sequence[str]
 ) -> Any:
@@ -533,7 +554,9 @@ def build_function(
     specs = tuple(tf.TensorSpec(t.shape, t.dtype) for t in placeholders)
     graph.structured_input_signature = specs, {}
     graph.control_outputs = [
-        op for op in graph.get_operations() if op.op_def and op.op_def.is_stateful
+        op
+        for op in graph.get_operations()
+        if (op.op_def and op.op_def.is_stateful) or op.name == END
     ]
     return _atomic.from_func_graph(f"__lms_step_{_ops.uid()}", graph, {})
 

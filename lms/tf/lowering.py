@@ -139,9 +139,15 @@ class TracedStep:
         return ", ".join(shape or "scalar" for shape in shapes)
 
     @property
+    def inputs_of_types(self) -> list[tuple[int, str]]:
+        """Bytes and type of each input."""
+        tensors = (self.graph.tensors[f"{a.name}:0"] for a in self._inputs)
+        return [(tensor.size, tensor.dtype) for tensor in tensors]
+
+    @property
     def input_bytes(self) -> int:
         """Bytes of the inputs."""
-        return sum(self.graph.tensors[f"{a.name}:0"].size for a in self._inputs)
+        return sum(size for size, _ in self.inputs_of_types)
 
     @property
     def captured_bytes(self) -> int:

@@ -10,19 +10,25 @@ other stages are repeated with a smaller budget.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from lms.errors import BudgetError, LMSError, OutOfMemoryError
+from lms.ir.graph import op_of
 from lms.ir.write_guard import WriteGuard, guard_writes
+from lms.planning.addresses import place
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import plan_step, without_plan
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.select import fits, plain_plan
 from lms.planning.settings import Settings
+from lms.planning.spacers import place_spacers
+from lms.planning.tuning import THOROUGH
 from lms.report.progress import tell
+from lms.simulation.allocator import SmallPool
+from lms.simulation.turns import comes_first, find_turns
 from lms.tf.attempts import (
     NOTHING,
     Attempt,
@@ -32,14 +38,14 @@ from lms.tf.attempts import (
     count_plans,
     first_plan,
     last_failure,
-    next_attempt,
     refusal,
 )
 from lms.tf.capture.loops import one_round_at_a_time
-from lms.tf.capture.ops import COLLECTIVE
+from lms.tf.capture.ops import COLLECTIVE, CONSTANT
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.failures import given_up, refused_in_words
 from lms.tf.lowering import TracedStep, refuse_guesses, specialise
+from lms.tf.measure.arena import Arena, seal
 from lms.tf.measure.bench import keep_measurements
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
@@ -68,9 +74,9 @@ from lms.tf.rewrite.rebuilding import (
     run_without_inputs,
     with_constants,
 )
-from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.rewrite.rewriting import Seal, rewrite
 from lms.tf.uninterrupted import uninterrupted
-from lms.units import Seconds, format_bytes
+from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
 
@@ -141,14 +147,17 @@ class Captured:
     def built(self, found: Outcome | None, tried: list[Outcome]) -> PreparedStep:
         """Build the step by its first plan, or without one; raises as `prepare`."""
         prepared = None
-        if found is not None and found.planned is not None:
+        while prepared is None and found is not None and found.planned is not None:
+            now: Outcome = found
             try:
-                prepared = _built(found)
-            except LMSError as error:  # the step may still run unplanned
+                now = now.step.unsealed(now)
+                prepared = _built(now)
+            except _UnsealedError as error:
+                found = replace(now, attempt=replace(now.attempt, unsealed=str(error)))
+            except LMSError as error:  # another plan, or none, may do
                 error = error.with_traceback(None)
-                tried.append(replace(found, planned=None, error=error))
-                attempt = next_attempt(tried, self.settings)
-                found = attempt and Outcome(attempt=attempt, step=self)
+                tried.append(replace(now, planned=None, error=error))
+                found = first_plan(self, tried, self.settings)
         if prepared is None:
             handles = self.on_host.handles
             HostVariables.of(self.step.variables, handles).come_back()
@@ -158,6 +167,26 @@ class Captured:
             prepared = self._without_plan(error, found.attempt)
         prepared.tried = [Outcome(attempt=e.attempt, failure=e.failure) for e in tried]
         return prepared
+
+    def unsealed(self, found: Outcome) -> Outcome:
+        """Plan the step unsealed if its plan is sealed and must not be.
+
+        Raises:
+            BudgetError: If no plan fits.
+        """
+        planned, attempt = found.planned, found.attempt
+        if planned is None or not (planned.sealed and attempt.unsealed):
+            return found
+        planned, seconds = self.plan(attempt)
+        return replace(found, planned=planned, seconds=seconds)
+
+    def sealed_again(self, found: Outcome) -> PreparedStep:
+        """Build the step again in the memory that is free now; raises as `prepare`."""
+        with PREPARING:
+            try:
+                return self.built(found, [])
+            finally:
+                forget_functions()
 
     def offers(self, op_size: Any) -> Offers:
         """The rewrites that are left, after the smallest op size that was tried."""
@@ -380,21 +409,30 @@ def _built(found: Outcome) -> PreparedStep:
         step = planned_step(captured.step, planned.graph)
     guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
-    nodes = rewrite(step, planned.plan, begun, guard.late)
     rewrites = captured.rewrites
     # Predictions leave out the memory of loops with unknown trip counts.
     is_known = planned.budget.total is None or not step.unknown_loops
     is_known = is_known and not (rewrites.lists or rewrites.guesses)
     is_sure = is_known and planned.reason is Reason.FITS_EASILY
-    if not is_sure:
-        nodes = one_round_at_a_time(nodes)
     kept = KeptVariables.of(
         tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
         step.variables,
     )
-    pool = with_constants(planned.small_pool, step.nodes, nodes)
+    pool = with_constants(planned.small_pool, begun)
     if pool.sizes:
         pool = replace(pool, sizes=pool.sizes + kept.small_sizes)
+    arena, sealed = None, None
+    if planned.sealed and rewrites.handles:
+        raise _UnsealedError("some of its variables lie on the host")
+    if planned.sealed:
+        arena, sealed, peak = _sealed(step, planned, device, pool)
+        whole = planned.budget
+        if settings.budget is None and whole.total is not None:
+            whole = replace(whole, total=whole.limit, margin=0)
+        planned = replace(planned, step_bytes=peak, budget=whole)
+    nodes = rewrite(step, planned.plan, begun, guard.late, sealed)
+    if not is_sure:
+        nodes = one_round_at_a_time(nodes)
     return PreparedStep(
         rebuilt=rebuild(captured.traced, step, nodes, as_traced=is_sure),
         memory=device.memory,
@@ -403,7 +441,9 @@ def _built(found: Outcome) -> PreparedStep:
             not_planned=captured.held_back and str(captured.held_back),
         ),
         timeline=timeline_of(captured.kind, step, planned),
-        small_pool=device.keep_pool(pool),
+        small_pool=device.keep_pool(pool) if arena is None else None,
+        arena=arena,
+        seal=sealed,
         commit_flag=commit_flag,
         kept=kept,
         on_host=captured.on_host,
@@ -414,6 +454,88 @@ def _built(found: Outcome) -> PreparedStep:
         found=found,
         held_back=captured.held_back,
     )
+
+
+class _UnsealedError(Exception):
+    """A step cannot be sealed; the message says why. It never leaves this file."""
+
+
+def _refuse_to_seal(
+    step: TracedStep, planned: PlannedStep, first: Collection[str], below: Bytes
+) -> None:
+    """Refuse a step in which some memory is taken at a time that is not known.
+
+    Args:
+        step: The planned step's nodes.
+        planned: Its plan.
+        first: Ops that come before the ordered ones, with large outputs.
+        below: Bytes of the smallest large chunk.
+
+    Raises:
+        _UnsealedError: Names the op.
+    """
+    if not planned.plan.chain:
+        raise _UnsealedError("no op is ordered")
+    for size, dtype in step.inputs_of_types:
+        if dtype == "int32" and size >= below:
+            raise _UnsealedError("an input of int32 comes from the host at any time")
+    graph, chain = planned.graph, set(planned.plan.chain) - set(first)
+    ops = (graph.by_name[name] for name in first)
+    made = [tensor for op in ops if not op.constant for tensor in op.outputs]
+    sizes, behind = {tensor.name: tensor.size for tensor in made}, set[str]()
+    for op in graph.ops:
+        if op.reusing and op.reusing.size in (
+            sizes.get(graph.roots[n]) for n in op.inputs
+        ):
+            raise _UnsealedError(f"op {op.name!r} may write over a tensor that stays")
+        before = {*map(op_of, op.inputs), *op.controls}
+        if op.name in chain or not behind.isdisjoint(before):
+            behind.add(op.name)
+            if op.name in first:
+                raise _UnsealedError(f"op {op.name!r} is not ordered")
+
+
+def _sealed(
+    step: TracedStep, planned: PlannedStep, device: Device, pool: SmallPool
+) -> tuple[Arena, Seal, Bytes]:
+    """The arena of a sealed step, what the rewriter needs, and the step's peak.
+
+    Raises:
+        _UnsealedError: If the step must be planned unsealed.
+    """
+    forget_functions()  # what is freed later would be free memory in pieces
+    chain = frozenset(planned.plan.chain)
+    made = [
+        (op, tensor)
+        for op in step.graph.ops
+        for tensor in op.outputs
+        if tensor.size >= pool.below and comes_first(op, chain)
+    ]
+    _refuse_to_seal(step, planned, [op.name for op, _ in made], pool.below)
+    sizes = [tensor.size for _, tensor in made]
+    inputs = [size for size, _ in step.inputs_of_types]
+    arena = seal(device, pool, [*inputs, *sizes])
+    if arena is None:
+        raise _UnsealedError("the device's free memory is in pieces")
+    turns = find_turns(planned.graph, planned.plan, pool.below)
+    budget, fixed = planned.budget, arena.used + sum(arena.chunks)
+    room = arena.capacity
+    if not budget.is_whole_device and budget.total is not None:
+        room = min(room, budget.total - fixed)
+    tries = THOROUGH.packings
+    placed = place(planned.graph, planned.plan, pool, room, tries)
+    if placed is None:
+        raise _UnsealedError("its tensors do not fit side by side")
+    spaced = place_spacers(turns, placed.addresses, arena.capacity, room)
+    if spaced is None:
+        raise _UnsealedError("two tensors of one op cannot be told apart")
+    if spaced.peak > room:
+        raise _UnsealedError("`budget` is a large part of the device, not all of it")
+    arena.needed = placed.height
+    spacers = [(turn, spaced.before.get(i, ())) for i, turn in enumerate(turns)]
+    names = [tensor.name for op, tensor in made if op.type not in CONSTANT]
+    sealed = Seal(spacers=spacers, apart=names, addresses=placed.addresses)
+    return arena, sealed, fixed + spaced.peak - budget.persistent
 
 
 def _tell(captured: Captured, budget: MemoryBudget) -> None:

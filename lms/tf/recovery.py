@@ -15,6 +15,7 @@ Known weaknesses: TensorFlow waits ten seconds for memory before a step fails. P
 thresholds are as the user wants them, and are not replanned.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -27,16 +28,30 @@ from lms.planning.problem import UNLIMITED
 from lms.report.step import StepReport, StepTimeline
 from lms.tf import failures
 from lms.tf.attempts import Outcome
+from lms.tf.measure.arena import Arena
 from lms.tf.measure.devices import DeviceMemory
 from lms.tf.passes.host_variables import HostVariables
 from lms.tf.passes.write_order import CommitFlag, KeptVariables
 from lms.tf.rewrite.rebuilding import RebuiltStep
+from lms.tf.rewrite.rewriting import Seal
 from lms.tf.uninterrupted import uninterrupted
+from lms.units import format_bytes
 
 __all__ = ["PreparedStep", "run_recovering"]
 
+_LOG = logging.getLogger("lms")
+
 # A step that cannot be planned fails at its 3rd out of memory in a row.
 _ATTEMPTS = 3
+
+# After 100 steps in one arena, moves are counted from 0 again.
+_SETTLED = 100
+
+# The peak of a sealed step is compared with the planned one after its 2nd call.
+_CHECKED = 2
+
+# A step is sealed anew at most 3 times, in memory that others have changed.
+_MOVES = 3
 
 # Undo copies are kept in the first 3 calls of an unplanned step.
 _WATCHED = 3
@@ -52,6 +67,8 @@ class PreparedStep:
         predicted: The report before the first run.
         timeline: Predicted memory over the step.
         small_pool: Keeps free chunks for small tensors together while it lives.
+        arena: The memory of a sealed step; None if the step is not sealed.
+        seal: Where its chunks lie.
         commit_flag: Raised when the step passes its commit point.
         kept: The variables with undo copies: those written before the commit point; of
             an unplanned step that may run out of memory, all its variables.
@@ -73,6 +90,8 @@ class PreparedStep:
     predicted: StepReport
     timeline: StepTimeline
     small_pool: object
+    arena: Arena | None
+    seal: Seal | None
     commit_flag: CommitFlag
     kept: KeptVariables
     on_host: HostVariables
@@ -87,6 +106,7 @@ class PreparedStep:
     lock: Any = field(default_factory=Lock)
     calls: int = 0
     failures: int = 0
+    moves: int = 0
     measured_peak: int | None = None
 
     def run(self, inputs: Sequence[Any]) -> Any:
@@ -95,7 +115,6 @@ class PreparedStep:
         Raises:
             _Aborted: If the step ran out of memory and may go on; writes are undone.
         """
-        assert self.rebuilt is not None
         # Host tensors belong to one call at a time.
         with self.lock, uninterrupted():
             self.memory.watch(self)
@@ -107,7 +126,9 @@ class PreparedStep:
             kept = kept and self.is_kept
             self.commit_flag.begun = not (kept and self.can_repeat)
             try:
-                result = self.rebuilt(inputs)
+                result = self._call(inputs)
+            except _Moved:
+                raise
             except BaseException as error:
                 on_host = failures.ran_out_on_host(error)
                 if on_host or not (failures.ran_out(error) and self._may_go_on(kept)):
@@ -131,6 +152,18 @@ class PreparedStep:
                 self._put_back(values)
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
+
+    def _call(self, inputs: Sequence[Any]) -> Any:
+        """Run the callable on a batch.
+
+        Raises:
+            _Moved: If the step must be sealed anew.
+        """
+        assert self.rebuilt is not None
+        received = inputs if self.arena is None else self.arena.admit(inputs)
+        if received is None:
+            raise _Moved
+        return self.rebuilt(received)
 
     def _may_go_on(self, kept: bool) -> bool:  # noqa: FBT001 - whether it can be undone
         """Count a failure; tell whether a plan, or ops in another order, may help."""
@@ -184,11 +217,34 @@ class PreparedStep:
             LMSError: If no plan fits, and the step may not run unplanned.
         """
         if self.held_back is None:
-            self.rebuilt = self.small_pool = None  # frees memory for the next plan
-        attempt = replace(self.found.attempt, percent=100, most=UNLIMITED)
+            # This frees memory for the next plan.
+            self.rebuilt = self.small_pool = self.arena = None
+        attempt = self.found.attempt
+        unsealed = attempt.unsealed or "it ran out of memory"
+        attempt = replace(attempt, percent=100, most=UNLIMITED, unsealed=unsealed)
         self.tried.append(replace(self.found, attempt=attempt, failure=reason))
         anew = self.source.prepare(self.tried)
         anew.predicted = replace(anew.predicted, replans=self.predicted.replans + 1)
+        return anew
+
+    def sealed_anew(self) -> "PreparedStep":
+        """Build the step again, by its plan, in the memory that is free now.
+
+        Where others change the free memory again and again, it is built unsealed.
+        """
+        self.rebuilt = self.small_pool = self.arena = None
+        moves = self.moves + 1
+        found = self.found
+        if moves > _MOVES:
+            unsealed = "others change the device's free memory"
+            found = replace(found, attempt=replace(found.attempt, unsealed=unsealed))
+        anew = self.source.sealed_again(found)
+        before, anew.moves = self.predicted, moves
+        anew.predicted = replace(
+            anew.predicted,
+            replans=before.replans,
+            preparation_seconds=before.preparation_seconds,
+        )
         return anew
 
     @property
@@ -205,13 +261,24 @@ class PreparedStep:
         self.failures = 0
         if self.calls == 1:
             self.memory.reset_peak()
-        else:
-            peak = self.memory.peak_bytes or 0
-            self.measured_peak = max(self.measured_peak or 0, peak)
+            return
+        if self.calls == _SETTLED:
+            self.moves = 0
+        peak = self.memory.peak_bytes or 0
+        self.measured_peak = max(self.measured_peak or 0, peak)
+        promised = self.predicted.predicted_peak_bytes
+        if self.arena is not None and self.calls == _CHECKED and peak > promised:
+            said = "The %s step took %s, more than the planned %s: please report it."
+            sizes = map(format_bytes, (peak, promised))
+            _LOG.warning(said, self.predicted.kind, *sizes)
 
 
 class _Aborted(Exception):  # noqa: N818 - it never leaves this file
     """A planned step ran out of memory; the message is TensorFlow's."""
+
+
+class _Moved(Exception):  # noqa: N818 - it never leaves this file
+    """The free memory has changed since the step was sealed."""
 
 
 def run_recovering(
@@ -229,10 +296,17 @@ def run_recovering(
         LMSError: If a step that cannot be planned runs out of memory: why it cannot.
     """
     while True:
+        reason = ""
         try:
             return step.run(inputs)
+        except _Moved:
+            pass
         except _Aborted as aborted:
             reason = str(aborted)
+        if not reason:  # not within the handler: an error holds on to its frames
+            step = step.sealed_anew()
+            replaced(step)
+            continue
         if step.commit_flag.begun and step.held_back is None:
             raise step.half_written(reason)
         try:

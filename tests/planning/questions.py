@@ -25,6 +25,7 @@ class Question:
         hardware: A preset.
         memory: Bytes of the device; None for the preset's.
         holes: Free chunks that are not one piece with the others.
+        unsealed: Why the step cannot be sealed, as in `MemoryBudget`.
         knobs: As for `read_settings`.
     """
 
@@ -33,6 +34,7 @@ class Question:
     hardware: str
     memory: int | None = None
     holes: tuple[int, ...] = ()
+    unsealed: str = ""
     knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __str__(self) -> str:

@@ -101,7 +101,9 @@ def _rare_questions(name: str, step: StoredStep) -> Iterator[Question]:
     yield ask(case="fits", knobs={"budget": roomy})
     yield ask(case="whole device", memory=middle + 2 * MIB)
     holes = (room // 4, room // 16)
-    yield ask(case="holes", memory=middle + 2 * MIB, holes=holes)
+    yield ask(
+        case="holes", memory=middle + 2 * MIB, holes=holes, unsealed="holes are large"
+    )
     stay = {"budget": middle, "exclude_types": ["Relu", "Mul", "Conv3D"]}
     yield ask(case="filtered", knobs=stay)
     hopeless = {"budget": step.persistent + plain // 20, "thresholds": {}}

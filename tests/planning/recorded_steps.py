@@ -125,8 +125,8 @@ def _traced(subject: _Subject) -> StoredStep:
         keras.config.set_dtype_policy("float32")
     scratch = {op.name: _scratch(op) for op in found.graph.ops + found.own.ops}
     return StoredStep(
-        graph=with_scratch(found.graph, scratch),
-        own=with_scratch(found.own, scratch),
+        graph=with_scratch(found.graph, scratch, {}),
+        own=with_scratch(found.own, scratch, {}),
         persistent=captured.budget.persistent,
     )
 

@@ -45,7 +45,7 @@ def planned(step: StoredStep, question: Question) -> Answer:
     budget = budget_in(
         hardware.memory, asked=settings.budget, persistent=step.persistent
     )
-    budget = replace(budget, holes=question.holes)
+    budget = replace(budget, holes=question.holes, unsealed=question.unsealed)
     found = plan_step(workload_of(graph, own, lambda: speeds), settings, budget, None)
     plan, played = found.plan, found.timeline
     if played is None:
@@ -63,6 +63,7 @@ def planned(step: StoredStep, question: Question) -> Answer:
         "order": _digest(" ".join(plan.order)),
         "plan": _digest(replace(plan, chosen="").to_json()),
         "risk": found.risk.name,
+        "sealed": found.sealed,
         "small_pool": found.small_pool.bytes,
         "peak": found.peak_bytes,
         "simulated_peak": found.memory.device_peak,

@@ -20,7 +20,7 @@ def planned(free: int | None) -> PlannedStep:
     hardware = replace(preset("v100-nvlink"), h2d=1e13, d2h=1e13, latency=0.0)
     speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
     workload = workload_of(step.graph, step.own, lambda: speeds)
-    budget = MemoryBudget(total=1400 * MIB, margin=0, persistent=0)
+    budget = MemoryBudget(total=1200 * MIB, margin=0, persistent=0)
     return plan_step(workload, read_settings(), budget, free)
 
 

@@ -11,10 +11,15 @@ from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.hardware import Costs, Hardware
 from lms.planning.candidates import movable
 from lms.planning.eviction import least_room
-from lms.planning.prefetch import copy_in_time, start_in_time
+from lms.planning.prefetch import EarlyPlan, copy_in_time, start_in_time
 from lms.planning.problem import Speeds
 from lms.simulation.executor import simulate
-from lms.simulation.memory import Region, allocator_peaks, simulate_memory
+from lms.simulation.memory import (
+    Region,
+    allocator_curve,
+    allocator_peaks,
+    simulate_memory,
+)
 from tests.graphs import graph_of, make_op, one_swap, scheduled
 from tests.planning.counting import plan_in_bytes
 from tests.strategies import examples, graphs
@@ -39,6 +44,21 @@ LONG = graph_of(
 def speeds_of(graph: GraphView, seconds: float = 1.0) -> Speeds:
     costs = {op.name: seconds for op in graph.ops}
     return Speeds(costs=Costs(seconds=costs, source="measured"), hardware=LINK)
+
+
+def early_plans(
+    graph: GraphView, plan: SwapPlan, speeds: Speeds
+) -> tuple[EarlyPlan, ...]:
+    """Return plans that fit in ample memory."""
+    used = allocator_curve(graph, plan, AMPLE)
+    assert used is not None
+    return copy_in_time(
+        graph,
+        plan,
+        speeds,
+        usage=(used, AMPLE.capacity),
+        judge=lambda option: allocator_peaks(graph, option, [AMPLE]),
+    )
 
 
 def triggers(plan: SwapPlan) -> list[str | None]:
@@ -77,7 +97,7 @@ def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
     plan = evicted_plan()
     speeds = speeds_of(LONG)
     assert simulate(LONG, plan, speeds.costs, LINK).seconds > 7
-    options = copy_in_time(LONG, plan, speeds, bound=1 << 20, regions=[AMPLE])
+    options = early_plans(LONG, plan, speeds)
     seconds = [simulate(LONG, p, speeds.costs, LINK).seconds for p, _ in options]
     assert min(seconds) < 6.001
 
@@ -94,7 +114,7 @@ def test_copies_in_time_stay_in_the_room(
     plan = plan_in_bytes(graph, budget, movable=able, min_bytes=1)
     hardware = replace(LINK, h2d=rate, d2h=rate)
     speeds = replace(speeds_of(graph), hardware=hardware)
-    options = copy_in_time(graph, plan, speeds, bound=1 << 20, regions=[AMPLE])
+    options = early_plans(graph, plan, speeds)
     for option, peaks in options:
         assert option != plan
         validate_plan(graph, option)

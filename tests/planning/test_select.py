@@ -27,10 +27,14 @@ def planned(step: str, room: MemoryBudget, **knobs: Any) -> FittedPlan:
     return found
 
 
-def least(step: str, size: int, **knobs: Any) -> int:
+def device(size: int, unsealed: str = "asked") -> MemoryBudget:
+    return replace(budget_in(size, asked=None, persistent=0), unsealed=unsealed)
+
+
+def least(step: str, size: int, unsealed: str = "asked", **knobs: Any) -> int:
     """Read the least device that a refusal names."""
     with pytest.raises(BudgetError) as no:
-        planned(step, budget_in(size, asked=None, persistent=0), **knobs)
+        planned(step, device(size, unsealed), **knobs)
     assert no.value.least_bytes is not None
     return no.value.least_bytes
 
@@ -63,7 +67,7 @@ def test_a_plan_that_only_fits_without_the_holes_is_doubted(
         return chosen[-1]
 
     monkeypatch.setattr(budget_search, "best_plan", noted)
-    budget = budget_in(960 * MIB, asked=None, persistent=0)
+    budget = device(960 * MIB)
     plan = planned("drawn_300", replace(budget, holes=(budget.step // 2,)))
     assert None in chosen
     assert plan.risk is Risk.PLACE
@@ -89,20 +93,24 @@ def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
 
 def test_at_the_edge_of_a_device_only_what_has_the_least_sure_room_is_planned() -> None:
     """In a device with more memory the same room is not at its edge."""
-    step, device = "two_by_two", budget_in(55 * MIB, asked=None, persistent=0)
+    step, small = "two_by_two", device(55 * MIB)
     sure = least(step, 55 * MIB, recompute=False)
-    whole = budget_in(sure, asked=None, persistent=0)
+    whole = device(sure)
     assert planned(step, whole, recompute=False).risk is Risk.NONE
     # Others have taken what is missing: training goes on as well as it can.
     now = replace(whole, persistent=sure - 55 * MIB)
     now = replace(now, lost=whole.lost_since(now))
     assert planned(step, now, recompute=False).plan.swaps
-    beside = budget_in(1024 * MIB, asked=device.total, persistent=0)
-    assert planned(step, beside, recompute=False).peak <= device.step
+    beside = budget_in(1024 * MIB, asked=small.total, persistent=0)
+    assert planned(step, beside, recompute=False).peak <= small.step
 
 
-def test_the_least_budget_counts_ops_that_run_twice_and_is_the_same_for_all() -> None:
-    (sure,) = {least("drawn_300", size * MIB) for size in (400, 600)}
-    assert sure < least("drawn_300", 600 * MIB, recompute=False)
-    fitted = planned("drawn_300", budget_in(sure, asked=None, persistent=0))
-    assert fitted.risk is Risk.NONE
+@pytest.mark.parametrize("unsealed", ["", "asked"])
+def test_the_least_budget_counts_ops_that_run_twice_and_is_the_same_for_all(
+    unsealed: str,
+) -> None:
+    (sure,) = {least("drawn_300", size * MIB, unsealed) for size in (400, 600)}
+    moving = least("drawn_300", 600 * MIB, unsealed, recompute=False)
+    assert sure < moving if unsealed else sure <= moving
+    fitted = planned("drawn_300", device(sure, unsealed))
+    assert (fitted.risk, fitted.sealed) == (Risk.NONE, not unsealed)

@@ -12,7 +12,7 @@ from lms.errors import BudgetError
 from tests.models import Case
 from tests.tf.training import hashes, train
 
-__all__ = ["attention"]
+__all__ = ["attention", "block"]
 
 _WIDTH, _WORDS = 32, 64
 
@@ -27,6 +27,13 @@ def _model(length: int, heads: int) -> keras.Model:
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss)
     return model
+
+
+def block(length: int = 512, heads: int = 2) -> Case:
+    """A transformer's block and its training."""
+    x = np.random.default_rng(0).integers(0, _WORDS, (4, length), dtype=np.int32)
+    data = {"x": x, "y": np.roll(x, 1), "batch_size": 2, "shuffle": False}
+    return Case(build=lambda: _model(length, heads), fit=data, epochs=2)
 
 
 def attention(
@@ -61,9 +68,7 @@ def attention(
     holding = keras.callbacks.LambdaCallback(on_train_batch_begin=hold)
     if exact:
         tf.config.experimental.enable_op_determinism()
-    x = np.random.default_rng(0).integers(0, _WORDS, (4, length), dtype=np.int32)
-    data = {"x": x, "y": np.roll(x, 1), "batch_size": 2, "shuffle": False}
-    case = Case(build=lambda: _model(length, heads), fit=data, epochs=2)
+    case = block(length, heads)
     callback = LMSCallback(**knobs, verbose=0)
     try:
         trained = train(case, [callback, holding] if planned else [])

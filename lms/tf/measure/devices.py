@@ -24,7 +24,8 @@ from lms.tf import compat
 from lms.units import KIB, MIB
 
 __all__ = ["Device", "DeviceMemory", "find_device", "memory_grows", "planned_on"]
-__all__ += ["read_installation", "say_what_is_not_planned", "sync_devices"]
+__all__ += ["MOST_FILLERS", "fillers_of", "nothing", "read_installation"]
+__all__ += ["say_what_is_not_planned", "sync_devices"]
 
 _LOG = logging.getLogger("lms")
 
@@ -32,7 +33,7 @@ _POLLS, _POLL_SECONDS = 10, 0.1
 
 # Chunks are multiples of 256 bytes. The 64 largest free fragments of at least 64 KiB
 # count; around a pool of small chunks the 1,024 largest fragments are filled.
-_CHUNK, _LEAST_HOLE, _MOST_HOLES, _MOST_FILLERS = 256, 64 * KIB, 64, 1024
+_CHUNK, _LEAST_HOLE, _MOST_HOLES, MOST_FILLERS = 256, 64 * KIB, 64, 1024
 
 # Bytes left free when memory is taken at once: the driver has less than it reports.
 _SPARE = 64 * MIB
@@ -161,7 +162,7 @@ class Device:
             return
         wanted = min(self.limit - _SPARE, most or self.limit) - now
         with suppress(tf.errors.OpError, ValueError), tf.device(self.name):
-            _nothing(max(wanted, 1))
+            nothing(max(wanted, 1))
         self.memory.reset_peak()
 
     def keep_pool(self, small_pool: SmallPool) -> object:
@@ -179,11 +180,11 @@ class Device:
         try:
             with tf.device(self.name):
                 # Else a guard chunk would lie in a free fragment, not behind its chunk.
-                fillers = _fillers(small_pool.bytes, least=_CHUNK, count=_MOST_FILLERS)
+                fillers = fillers_of(small_pool.bytes, least=_CHUNK, count=MOST_FILLERS)
                 chunks, walls = [], []
                 for size in small_pool.sizes:
-                    chunks.append(_nothing(size))
-                    walls.append(_nothing(1))
+                    chunks.append(nothing(size))
+                    walls.append(nothing(1))
                 del fillers, chunks
         except tf.errors.ResourceExhaustedError:
             return None
@@ -211,36 +212,36 @@ class Device:
         most = min(most, (self.limit - now) // 2)
         try:
             with tf.device(self.name):
-                fillers = _fillers(most, least=_LEAST_HOLE, count=_MOST_HOLES)
+                fillers = fillers_of(most, least=_LEAST_HOLE, count=_MOST_HOLES)
         except (tf.errors.OpError, ValueError):
             return ()
         return tuple(size for size, _ in fillers)
 
 
-def _fillers(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:
+def fillers_of(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:
     """Fill the `count` largest free fragments; returns falling sizes with tensors.
 
     Only fragments of `least` to `most` bytes; `most` bytes are taken for a moment.
     """
     if most < least:
         return []
-    end = compat.address_of(_nothing(most))
+    end = compat.address_of(nothing(most))
     fillers: list[tuple[int, Any]] = []
 
     def lies_at_end(size: int) -> bool:
-        return compat.address_of(_nothing(size)) == end
+        return compat.address_of(nothing(size)) == end
 
     while len(fillers) < count:
         sizes = range(_CHUNK, most + 1, _CHUNK)
         size = _CHUNK * bisect_left(sizes, x=True, key=lies_at_end)
         if size < least:
             break
-        fillers.append((size, _nothing(size)))
+        fillers.append((size, nothing(size)))
         most = size
     return fillers
 
 
-def _nothing(size: int) -> Any:
+def nothing(size: int) -> Any:
     """An uninitialised tensor; above 256 bytes its size is rounded up to whole chunks.
 
     In rows: TensorFlow makes this op's sizes from 32 bits, fewer than 2 GiB need.

@@ -18,7 +18,7 @@ from lms.planning.settings import Settings
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.compact_variables import shared_bytes
-from lms.tf.measure.devices import Device
+from lms.tf.measure.devices import Device, memory_grows
 from lms.tf.passes.host_variables import bytes_on_host
 from lms.units import MIB, Bytes
 
@@ -78,7 +78,11 @@ def measure_budget(
         step.captured_bytes,
     )
     persistent += step.input_bytes + step.graph.constant_bytes
-    return budget_in(device.limit, asked=settings.budget, persistent=persistent)
+    found = budget_in(device.limit, asked=settings.budget, persistent=persistent)
+    # Growing memory is taken as far as a budget needs it: its end is not known.
+    grows = "memory grows up to `budget`" * (memory_grows() and bool(settings.budget))
+    shared = "several workers share tensors" * (joined().size > 1)
+    return replace(found, unsealed=shared or grows)
 
 
 def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:

@@ -11,6 +11,7 @@ from functools import cache
 
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
+from lms.planning.addresses import why_unsealed
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Speeds, Workload
 from lms.planning.select import choose_plan_once, fits, workload_of
@@ -64,10 +65,18 @@ def report_of(
         unknown_memory=step.unknown_memory,
         other_bytes=max(0, budget.persistent - step.held_bytes),
         ops_cut=step.ops_cut,
+        addresses=_addresses(planned),
     )
     if planned.timeline is None:
         return report
     return over_time(report, planned.timeline, unplanned_timeline(planned.workload))
+
+
+def _addresses(planned: PlannedStep) -> str:
+    if planned.sealed or planned.runs_plain:
+        return "planned" * planned.sealed
+    why = planned.budget.unsealed or why_unsealed(planned.workload.graph)
+    return f"not planned: {why or 'the plan is given, or no packing was found'}"
 
 
 def over_time(
@@ -114,11 +123,11 @@ def timeline_of(kind: str, step: TracedStep, planned: PlannedStep) -> StepTimeli
 
 def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:
     """The step, and TensorFlow's own step, with measured scratch of their ops."""
-    scratch = measure_scratch(step, device)
+    needs = measure_scratch(step, device)
 
     def measured(step: TracedStep) -> TracedStep:
         return with_reserved(
-            replace(step, graph=with_scratch(step.graph, scratch)), device
+            replace(step, graph=with_scratch(step.graph, *needs)), device
         )
 
     return replace(measured(step), own=step.own and measured(step.own))

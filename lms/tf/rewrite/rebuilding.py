@@ -129,12 +129,9 @@ def run_without_inputs(step: TracedStep) -> None:
     function.call_flat(*(a.captured for a in captured))
 
 
-def with_constants(
-    pool: SmallPool, before: Sequence[compat.NodeDef], after: Sequence[compat.NodeDef]
-) -> SmallPool:
-    """The pool with a chunk for each constant that a plan adds."""
+def with_constants(pool: SmallPool, added: Sequence[compat.NodeDef]) -> SmallPool:
+    """The pool with a chunk for each constant among the nodes that a plan adds."""
     if not pool.sizes:
         return pool
-    added = sum(node.op == "Const" for node in after)
-    added -= sum(node.op == "Const" for node in before)
-    return replace(pool, sizes=pool.sizes + (1,) * added)
+    count = sum(node.op == "Const" for node in added)
+    return replace(pool, sizes=pool.sizes + (1,) * count)

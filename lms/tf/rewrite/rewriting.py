@@ -28,12 +28,19 @@ ahead while a swap-in has its trigger but not yet its tensor:
 `begin` ends in the thread that launches, which then goes on with the swap-in before
 what waits for `settled`: room is taken in the order that was planned.
 
+In a sealed step, swap-ins that start beside one op begin one after the other, and
+spacers (`lms.planning.spacers`) come before each:
+
+    op 0 ──> spacer ──> begin ──> settled ──> spacer ──> op 1
+               └──────> keep, which holds the spacer until its room is needed
+
 Sources: TensorFlow's `gpu_swapping_kernels.cc` (both copy ops), `gpu_util.cc` (what
 copies wait for), `executor.cc` (`inline_ready`: first come, first served).
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 import tensorflow as tf
@@ -42,13 +49,32 @@ from lms.errors import PlanError
 from lms.ir.graph import GraphView, op_of
 from lms.ir.plan import SwapPlan
 from lms.ir.resolved import ResolvedSwap, ResolvedSwapIn, resolve
+from lms.planning.spacers import Spacer
+from lms.simulation.turns import CHUNK, Turn
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
 from lms.tf.nodes import COPY_IN, COPY_OUT, Nodes, data_of, full_name, source_of
+from lms.units import Bytes
 
-__all__ = ["rewrite"]
+__all__ = ["Seal", "rewrite"]
 
 _SHOWN = 12  # ops of a cycle that a message names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """Where the chunks of a sealed step lie.
+
+    Args:
+        spacers: The step's turns, each with the spacers before it.
+        apart: Tensors with chunks of their own: they come before the step's first
+            ordered op, and stay until its last one has ended.
+        addresses: Planned address in the arena of each chunk, by its key.
+    """
+
+    spacers: Sequence[tuple[Turn, Sequence[Spacer]]] = ()
+    apart: Sequence[str] = ()
+    addresses: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 def rewrite(
@@ -56,6 +82,7 @@ def rewrite(
     plan: SwapPlan,
     commit_flag: Sequence[compat.NodeDef] = (),
     late: Sequence[str] = (),
+    seal: Seal | None = None,
 ) -> list[compat.NodeDef]:
     """The step's nodes with the plan built in.
 
@@ -64,6 +91,7 @@ def rewrite(
         plan: A plan that `lms.ir.plan.validate_plan` accepts for `step.graph`.
         commit_flag: Nodes of which the last is what late writes wait for.
         late: Names of the ops that wait for it.
+        seal: Where the chunks of a sealed step lie.
 
     Returns:
         New nodes; names of the step's own nodes are kept, new ones begin with `lms/`.
@@ -75,7 +103,7 @@ def rewrite(
     nodes = rewriter.nodes
     for number, swap in enumerate(rewriter.plan.swaps):
         rewriter.move(swap, f"lms/{number}/{op_of(swap.buffer.root)}")
-    rewriter.wire()
+    rewriter.wire(seal or Seal())
     for node in commit_flag:
         nodes.add(node)
     for name in late:  # on the host at once: the way back waits for the whole device
@@ -97,6 +125,8 @@ class _Rewriter:
         self._released: dict[int, list[str]] = defaultdict(list)
         self._settled: dict[int, list[str]] = defaultdict(list)
         self._begun: list[tuple[compat.NodeDef, int]] = []  # swap-ins of a link
+        self._starts: dict[str, compat.NodeDef] = {}  # of swap-ins, by their names
+        self._spacers: dict[int, compat.NodeDef] = {}  # not given back yet
         self._outside: list[tuple[str, str]] = []  # ops that are not ordered
 
     def move(self, swap: ResolvedSwap, prefix: str) -> None:
@@ -138,6 +168,7 @@ class _Rewriter:
         """Add a copy to the device, queued once it may begin."""
         device, begin = out.device, f"{name}/begin"
         start = self.nodes.make(begin, "NoOp", [f"^{out.name}"], device)
+        self._starts[name] = start
         inputs, settled = [out.name, f"^{begin}"], f"{name}/settled"
         self.nodes.make(name, COPY_IN, inputs, device, T=out.attr["T"].type)
         self.nodes.make(settled, "NoOp", inputs[1:], device)
@@ -167,16 +198,90 @@ class _Rewriter:
             new = {each: moved(each) for each in names if roots.get(each) == root}
             nodes.redirect(new, [reader])
 
-    def wire(self) -> None:
-        nodes, before = self.nodes, list[str]()
+    def wire(self, seal: Seal) -> None:
+        nodes, before = self.nodes, self._arrive(seal.apart)
+        turns: dict[str, list[tuple[Turn, Sequence[Spacer]]]] = defaultdict(list)
+        for turn, each in seal.spacers:
+            turns[turn.op].append((turn, each))
         for start, link in self._begun:
             nodes.wait(start, self._released.get(link, ()))
         for op, ended in self._outside:
             nodes.wait(nodes[op], [ended])
+        come_first = {op_of(tensor) for tensor in seal.apart}
         for i, name in enumerate(self.plan.plan.chain):
-            waits = *before, *self._released.get(i, ()), *self._settled.get(i, ())
+            waits = [*before, *self._released.get(i, ())]
+            for turn, each in turns.get(name, ()):
+                waits = self._space(each, waits)
+                if turn.copy is not None:
+                    copy = self._name_of(*turn.copy)
+                    nodes.wait(self._starts[copy], waits)
+                    waits = [f"{copy}/settled"]
+            waits += self._settled.get(i, ())
+            if name in come_first:
+                before = waits
+                continue
             nodes.wait(nodes[name], waits)
             before = [name]
+        end = [Spacer(number, 0) for number in self._spacers]
+        ends = [*self._space(end, before), *self._keep_apart(seal.apart, before)]
+        if end or seal.apart:
+            waits = (f"^{name}" for name in ends)
+            nodes.make(compat.END, "NoOp", waits, nodes[before[0]].device)
+
+    def _arrive(self, tensors: Sequence[str]) -> list[str]:
+        """Wait for tensors from the host; returns what the chain waits for."""
+        named = ((tensor, f"lms/arrived{i}") for i, tensor in enumerate(tensors))
+        return [self._look(tensor, name, ()) for tensor, name in named]
+
+    def _keep_apart(self, tensors: Sequence[str], waits: Sequence[str]) -> list[str]:
+        """Hold tensors from the host until the chain has ended."""
+        named = ((tensor, f"lms/kept{i}") for i, tensor in enumerate(tensors))
+        return [self._look(tensor, name, waits) for tensor, name in named]
+
+    def _look(self, tensor: str, name: str, waits: Sequence[str]) -> str:
+        """Add an op on the device that reads a tensor's shape; returns its name.
+
+        Numbers of int32 are read as float32: `Shape` takes int32 from the host
+        (shape_ops.cc).
+        """
+        device = self.nodes[self.plan.plan.chain[0]].device
+        dtype = self._graph.tensors[tensor].dtype
+        if dtype == "int32":
+            types = {"T": dtype, "type": tf.float32}
+            made = self.nodes.make(f"{name}/bits", "Bitcast", [tensor], device, **types)
+            tensor, dtype = made.name, "float32"
+        types = {"T": dtype, "out_type": tf.int32}
+        inputs = [tensor, *(f"^{each}" for each in waits)]
+        return self.nodes.make(name, "Shape", inputs, device, **types).name
+
+    def _name_of(self, swap: int, copy: int) -> str:
+        return f"lms/{swap}/{op_of(self.plan.swaps[swap].buffer.root)}/in{copy}"
+
+    def _space(self, spacers: Sequence[Spacer], waits: list[str]) -> list[str]:
+        """Take spacers and give them back in order; returns what to wait for."""
+        for spacer in spacers:
+            device = self.nodes[self.plan.plan.chain[0]].device
+            name = f"lms/spacer{spacer.number}"
+            before = (f"^{each}" for each in waits)
+            if spacer.size:
+                size = self._rows_of(spacer.size, device)
+                inputs = [size.name, *before]
+                made = self.nodes.make(name, "Empty", inputs, device, dtype=tf.uint8)
+                self._spacers[spacer.number] = made
+            else:
+                inputs = [self._spacers.pop(spacer.number).name, *before]
+                types = {"T": tf.uint8, "out_type": tf.int32}
+                made = self.nodes.make(f"{name}/keep", "Shape", inputs, device, **types)
+            waits = [made.name]
+        return waits
+
+    def _rows_of(self, size: Bytes, device: str) -> compat.NodeDef:
+        """The constant shape of a spacer; in rows, since TensorFlow counts to 2^31."""
+        name = f"lms/rows{size // CHUNK}"
+        if (node := self.nodes.get(name)) is not None:
+            return node
+        rows = compat.constant(name, [size // CHUNK, CHUNK], tf.int32, device)
+        return self.nodes.add(rows)
 
 
 def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:

@@ -1,0 +1,90 @@
+"""Addresses for all large chunks of a planned step, decided before it runs.
+
+    plan ──> turns ──> spans ──> packing ──> spacers
+
+A spacer is no smaller than the chunks that are planned: a smaller one would lie among
+the chunks for small tensors. So two chunks touch, or are that far apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lms.ir.graph import GraphView, per_graph
+from lms.ir.liveness import buffers, new_value, peak
+from lms.ir.plan import SwapPlan
+from lms.planning.candidates import smallest_worth_moving
+from lms.planning.packing import pack
+from lms.planning.tuning import TUNING
+from lms.simulation.allocator import SmallPool, rounded_up
+from lms.simulation.turns import find_turns, spans
+from lms.units import Bytes
+
+__all__ = ["Placed", "place", "why_unsealed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """Addresses of a step's large chunks.
+
+    Args:
+        height: Bytes of the arena that they need.
+        addresses: The address of each chunk in the arena, by its key.
+    """
+
+    height: Bytes
+    addresses: Mapping[int, int]
+
+
+def place(
+    graph: GraphView, plan: SwapPlan, pool: SmallPool, room: Bytes, tries: int
+) -> Placed | None:
+    """Find addresses for the large chunks of a step.
+
+    Args:
+        graph: The graph that the plan is for, in any execution order.
+        plan: A plan that `validate_plan` accepts.
+        pool: Chunks kept for small tensors.
+        room: Bytes of the arena that the large chunks share.
+        tries: Number of packings to try.
+
+    Returns:
+        None if no packing fits the room.
+    """
+    turns = find_turns(graph, plan, pool.below)
+    each = spans(turns)
+    if not each:
+        return Placed(height=0, addresses={})
+    gap = rounded_up(pool.below)
+    sizes, starts, ends = (
+        [span[column] for span in each.values()] for column in range(3)
+    )
+    packed = pack(sizes, starts, ends, room, tries=tries, gap=gap)
+    if packed.height > room:
+        return None
+    addresses = dict(zip(each, packed.offsets, strict=True))
+    return Placed(height=packed.height, addresses=addresses)
+
+
+@per_graph()
+def why_unsealed(graph: GraphView) -> str | None:
+    """Tell why the addresses of a step cannot be planned; None if they can.
+
+    Known weakness: a step may still be held up by what is known only when it is built
+    (`lms.tf.prepare`).
+    """
+    large = smallest_worth_moving(peak(graph))
+    if large < TUNING.worth_moving_most:
+        return "it is small, and scratch below 64 KiB is not measured"
+    size = {b.root: b.size for b in buffers(graph)}
+    if any(b.kept and b.size >= large for b in buffers(graph)):
+        return "the step returns large tensors"
+    for op in graph.ops:
+        made = max((tensor.size for tensor in op.outputs), default=0)
+        if op.fixed and made >= large:
+            return f"no order is planned for loop or branch {op.name!r}"
+        if op.varies and made >= large:
+            return f"the size of op {op.name!r} depends on values"
+        value = graph.roots.get(new_value(op) or "", "")
+        if size.get(value, 0) >= large:
+            return f"op {op.name!r} gives a variable new memory"
+    return None

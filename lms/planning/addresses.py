@@ -73,8 +73,6 @@ def why_unsealed(graph: GraphView) -> str | None:
     (`lms.tf.prepare`).
     """
     large = smallest_worth_moving(peak(graph))
-    if large < TUNING.worth_moving_most:
-        return "it is small, and scratch below 64 KiB is not measured"
     size = {b.root: b.size for b in buffers(graph)}
     if any(b.kept and b.size >= large for b in buffers(graph)):
         return "the step returns large tensors"
@@ -87,4 +85,6 @@ def why_unsealed(graph: GraphView) -> str | None:
         value = graph.roots.get(new_value(op) or "", "")
         if size.get(value, 0) >= large:
             return f"op {op.name!r} gives a variable new memory"
+    if large < TUNING.worth_moving_most:
+        return "it is small, and scratch below 64 KiB is not measured"
     return None

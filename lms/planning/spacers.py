@@ -79,7 +79,7 @@ def place_spacers(
         >>> a = Turn(op="a", takes=[(0, 512)])
         >>> b = Turn(op="b", takes=[(1, 256)], gives=[0])
         >>> c = Turn(op="c", takes=[(2, 256)], gives=[1, 2])
-        >>> found = place_spacers([a, b, c], {0: 0, 1: 512, 2: 768}, 1024)
+        >>> found = place_spacers([a, b, c], {0: 0, 1: 512, 2: 768}, 2048)
         >>> found.before
         {2: [Spacer(number=0, size=512)]}
     """

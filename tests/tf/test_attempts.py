@@ -53,7 +53,7 @@ class Step:
 
 def _planned(plan: str) -> Any:
     known = SimpleNamespace(name=plan, is_empty=plan == "plain")
-    return SimpleNamespace(plan=known, budget=ROOM, step_bytes=800)
+    return SimpleNamespace(plan=known, budget=ROOM, step_bytes=800, sealed=False)
 
 
 def ran_out(plan: str = "A", **how: Any) -> tuple[Outcome, ...]:

@@ -47,12 +47,10 @@ class Spaced:
 
     Args:
         before: Spacers to take and to give back before a turn, by the turn's number.
-        count: Number of spacers.
         peak: The most bytes in use at once, spacers included.
     """
 
     before: Mapping[int, Sequence[Spacer]]
-    count: int
     peak: Bytes
 
 
@@ -93,9 +91,7 @@ def place_spacers(
             is_placed = False
         if not is_placed:
             return None
-    return Spaced(
-        before=dict(player.before), count=player.count, peak=player.arena.peak
-    )
+    return Spaced(before=dict(player.before), peak=player.arena.peak)
 
 
 class _Player:

@@ -383,13 +383,7 @@ def _plan_unsealed(
             return edge
         if least <= budget.step:
             return placed
-    enough = format_bytes(least, at_least=True)
-    raise BudgetError(
-        f"`budget` must be at least {enough} for op {op_name!r} and fragmentation, got "
-        f"{format_bytes(budget.step)}. Use a smaller batch or volume.",
-        op_name=op_name,
-        least_bytes=least,
-    )
+    raise _refusal(least, f"op {op_name!r} and fragmentation", op_name, budget)
 
 
 def _plan_sealed(
@@ -418,10 +412,15 @@ def _plan_sealed(
     if placed is None or least <= budget.sealed_room:
         return placed
     _, op_name = min(least_need(graph, settings.filters) for graph in every)
-    enough = format_bytes(least, at_least=True)
-    raise BudgetError(
-        f"`budget` must be at least {enough} for op {op_name!r}, got "
-        f"{format_bytes(budget.step)}. Use a smaller batch or volume.",
+    raise _refusal(least, f"op {op_name!r}", op_name, budget)
+
+
+def _refusal(
+    least: Bytes, what: str, op_name: str, budget: MemoryBudget
+) -> BudgetError:
+    return BudgetError(
+        f"`budget` must be at least {format_bytes(least, at_least=True)} for {what}, "
+        f"got {format_bytes(budget.step)}. Use a smaller batch or volume.",
         op_name=op_name,
         least_bytes=least,
     )

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 _TRIAL = "tests.tf.seal_trials:sealed"
 
-# Of each model: the card's memory, the callback's knobs, what its plan must use.
+# Models, each with the card's memory, the callback's knobs, and what its plan uses.
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "swaps": ("34MiB", {"recompute": False}, "swaps"),
     "recomputed ops": ("34MiB", {"recompute": True}, "recomputed"),

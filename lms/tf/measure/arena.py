@@ -28,12 +28,11 @@ import tensorflow as tf
 from lms.simulation.allocator import SmallPool, rounded_up
 from lms.tf import compat
 from lms.tf.measure.devices import MOST_FILLERS, Device, fillers_of, nothing
-from lms.units import KIB, Bytes
+from lms.units import Bytes
 
 __all__ = ["Arena", "seal"]
 
-# A chunk is a multiple of 256 bytes; without a pool, tensors from 64 KiB are planned.
-_CHUNK, _BELOW = rounded_up(1), 64 * KIB
+_CHUNK = rounded_up(1)  # bytes of the allocator's smallest chunk
 
 _arenas: "WeakSet[Arena]" = WeakSet()
 
@@ -150,7 +149,10 @@ class Arena:
             return False
         self.fences, self.used = fences, self.device.memory.current_bytes or 0
         self.device.memory.reset_peak()
-        return self.is_clear()
+        if self.is_clear():
+            return True
+        self.fences = None
+        return False
 
     def _fences(self) -> list[Any]:
         """Fill all other large fragments, and measure the arena.
@@ -186,8 +188,7 @@ def seal(device: Device, pool: SmallPool, batch: Sequence[Bytes]) -> Arena | Non
         None if the free memory is in pieces.
     """
     chunks = tuple(sorted(map(rounded_up, (*pool.sizes, *batch)), reverse=True))
-    below = pool.below or _BELOW
-    arena = Arena(device=device, below=below, chunks=chunks)
+    arena = Arena(device=device, below=pool.below, chunks=chunks)
     arena.renew()
     if arena.fences is None:
         return None

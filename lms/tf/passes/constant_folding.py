@@ -75,10 +75,14 @@ def _found(
 ) -> Op | None:
     """Return a folded op as the runtime has it; None if the op runs in each step.
 
-    An op runs if one of its readers does, or if the step reads more than `LARGEST`.
+    An op runs if one of its readers does, or if the step reads more than `LARGEST`, or
+    numbers of int32 on the device: TensorFlow's constants of int32 lie on the host.
     """
     size = max((tensor.size for tensor in op.outputs), default=0)
-    if (of_step and size > LARGEST) or not stays.isdisjoint(readers[op.name]):
+    is_kept = size <= LARGEST and not any(
+        t.size and t.dtype == "int32" for t in op.outputs
+    )
+    if (of_step and not is_kept) or not stays.isdisjoint(readers[op.name]):
         return None
     kept = replace(op, alias=None, inplace=False, repeatable=False, persistent=True)
     if of_step:

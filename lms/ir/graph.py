@@ -88,6 +88,8 @@ class Op:
         varies: Whether the shapes of its outputs depend on values: their sizes are
             upper bounds, and it is never recomputed.
         from_host: Whether its outputs come from the host and never move.
+        to_host: Whether its outputs are copied to the host, and never move: TensorFlow
+            frees them some time after the copy.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Op:
     replaces_state: bool = False
     varies: bool = False
     from_host: bool = False
+    to_host: bool = False
 
     @property
     def reusing(self) -> Tensor | None:

@@ -94,7 +94,7 @@ def buffers(graph: GraphView) -> tuple[Buffer, ...]:
         for tensor in op.outputs:
             if roots[tensor.name] == tensor.name and tensor.size > 0:
                 made[tensor.name] = position
-                if op.fixed or op.from_host:
+                if op.fixed or op.from_host or op.to_host:
                     pinned.add(tensor.name)
     kept = {roots[name] for name in graph.results}
     return tuple(

@@ -230,8 +230,8 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
     kept = {graph.roots[name] for name in graph.results}
     if producer.persistent or producer.fixed or swap.tensor in kept:
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
-    if producer.from_host:
-        raise PlanError(f"{swap.tensor!r} cannot move: it comes from the host")
+    if producer.from_host or producer.to_host:
+        raise PlanError(f"{swap.tensor!r} cannot move: TensorFlow copies it itself")
     if any(op.fixed for op in readers.values()):
         raise PlanError(f"{swap.tensor!r} cannot move: a loop or branch reads it")
     made = position[producer.name]

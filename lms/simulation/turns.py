@@ -84,18 +84,20 @@ def find_turns(graph: GraphView, plan: SwapPlan, least: Bytes) -> tuple[Turn, ..
         graph: The graph that the plan is for, in any execution order.
         plan: A plan that `validate_plan` accepts.
         least: Bytes; smaller chunks are left out. Ops that come first are left out too:
-            their tensors get chunks of their own.
+            their tensors get chunks of their own. Tensors that TensorFlow copies to the
+            host stay until the step's end.
     """
     resolved = resolve(graph, plan)
     copies = _copies(plan, [life.root for life in resolved.residencies])
     turns: list[Turn] = []
     scratch = count(-1, -1)
-    apart, chain = set[int](), frozenset(plan.chain)
+    stays, chain = set[int](), frozenset(plan.chain)
     for position, request in find_requests(graph, plan, least).items():
         op = resolved.ops[position]
         chunks = [(key, rounded_up(size)) for key, size in request.taken]
+        if op.to_host or comes_first(op, chain):
+            stays.update(key for key, _ in chunks)
         if comes_first(op, chain):
-            apart.update(key for key, _ in chunks)
             chunks = []
         own = [each for each in chunks if each[0] not in copies]
         takes = _in_order(op, own, scratch, max(1, least))
@@ -106,17 +108,15 @@ def find_turns(graph: GraphView, plan: SwapPlan, least: Bytes) -> tuple[Turn, ..
             for each in chunks
             if each[0] in copies
         ]
-        gives = [key for key in gives if key not in apart]
+        gives = [key for key in gives if key not in stays]
         turns.append(Turn(op=op.name, takes=takes, gives=gives, least=unit))
     return tuple(turns)
 
 
 def comes_first(op: Op, chain: Collection[str]) -> bool:
     """Tell whether an op makes memory, and the plan's chain does not order it."""
-    if op.constant or op.from_host:
-        return True
     shared = op.persistent or op.alias is not None or op.reads_state
-    return not shared and op.name not in chain
+    return op.constant or not (shared or op.name in chain)
 
 
 def bytes_apart(graph: GraphView, plan: SwapPlan, least: Bytes) -> Bytes:

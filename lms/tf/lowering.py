@@ -59,6 +59,7 @@ from lms.tf.passes.host_transfers import (
     SIGNS_ON_DEVICE,
     with_host_memory,
     with_received,
+    with_sent,
 )
 from lms.tf.passes.host_variables import COPY_HOST_VARIABLES, lies_on_host
 from lms.tf.passes.splitting import SLICE, OpSize, regions, with_slices
@@ -338,6 +339,7 @@ def _seen(
         for op in ops
     ]
     ops = with_folded(ops, ordered, outputs)
+    ops = with_sent(ops, ordered, device)
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [f"{a.name}:0" for a in arguments if a.variable is not None]
     return with_flops(with_writes(graph, handles), ordered), ordered, lists, guessed

@@ -480,9 +480,10 @@ def _refuse_to_seal(
         if dtype == "int32" and size >= below:
             raise _UnsealedError("an input of int32 comes from the host at any time")
     graph, chain = planned.graph, set(planned.plan.chain) - set(first)
-    ops = (graph.by_name[name] for name in first)
-    made = [tensor for op in ops if not op.constant for tensor in op.outputs]
-    sizes, behind = {tensor.name: tensor.size for tensor in made}, set[str]()
+    ops = (op for op in graph.ops if op.to_host or op.name in first)
+    made = (tensor for op in ops if not op.constant for tensor in op.outputs)
+    sizes = {tensor.name: tensor.size for tensor in made if tensor.size >= below}
+    behind = set[str]()
     for op in graph.ops:
         if op.reusing and op.reusing.size in (
             sizes.get(graph.roots[n]) for n in op.inputs

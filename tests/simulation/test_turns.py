@@ -1,5 +1,7 @@
 """Turns, worked out by hand: who takes which chunks, and in which order."""
 
+import pytest
+
 from lms.ir.graph import GraphView
 from lms.simulation.turns import Span, bytes_apart, find_turns, spans
 from tests.graphs import graph_of, make_op, one_swap, unplanned
@@ -47,21 +49,21 @@ def test_scratch_is_taken_and_given_by_its_op_as_it_is_asked_for() -> None:
         assert {*scratch} <= {*turn.gives}
 
 
-def test_tensors_from_the_host_and_of_ops_without_order_lie_apart() -> None:
-    batch = make_op("a", 1000, from_host=True)
-    graph = graph_of(batch, *GRAPH.ops[1:])
-    for each, chain in ((graph, ORDER), (GRAPH, ORDER[1:])):
-        plan = unplanned(each, chain=tuple(chain))
-        turns = find_turns(each, plan, 512)
-        taken = {key for turn in turns for key, _ in turn.takes}
-        assert sorted(size for turn in turns for _, size in turn.takes) == [
-            512,
-            512,
-            1536,
-            2048,
-        ]
-        assert {key for turn in turns for key in turn.gives} <= taken
-        assert bytes_apart(each, plan, 512) == 1024 + 256  # and a fence
+@pytest.mark.parametrize("from_host", [True, False])
+def test_tensors_of_ops_without_order_lie_apart(*, from_host: bool) -> None:
+    graph = graph_of(make_op("a", 1000, from_host=from_host), *GRAPH.ops[1:])
+    plan = unplanned(graph, chain=tuple(ORDER[1:]))
+    turns = find_turns(graph, plan, 512)
+    taken = [chunk for turn in turns for chunk in turn.takes]
+    assert sorted(size for _, size in taken) == [512, 512, 1536, 2048]
+    assert {key for turn in turns for key in turn.gives} <= dict(taken).keys()
+    assert bytes_apart(graph, plan, 512) == 1024 + 256  # and a fence
+
+
+def test_tensors_that_are_copied_to_the_host_stay() -> None:
+    graph = graph_of(make_op("a", 512, to_host=True), make_op("b", 512, "a"))
+    turns = find_turns(graph, unplanned(graph, chain=("a", "b")), 512)
+    assert spans(turns) == {0: Span(512, 0, 4), 1: Span(512, 2, 3)}
 
 
 def test_what_is_written_over_keeps_its_chunk() -> None:

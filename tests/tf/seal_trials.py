@@ -40,6 +40,7 @@ def _cases() -> dict[str, Case]:
     vectors = {"x": rows, "y": rows, "batch_size": 1024}
     return {
         "swaps": Case(build=lambda: _convolutions("relu"), fit=images),
+        "masks by way of the host": Case(build=_masked, fit=images),
         "recomputed ops": Case(build=lambda: _convolutions("gelu"), fit=images),
         "slices": slice_trials.block(),
         "variables on the host": Case(build=_dense, fit=vectors),
@@ -54,6 +55,25 @@ def _convolutions(activation: str) -> keras.Model:
     model: Any = keras.Sequential([keras.Input((32, 32, 3)), *parts, *ends])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss)
+    return model
+
+
+def _masked() -> keras.Model:
+    """Convolutions with a mask of int32, which TensorFlow computes on the host."""
+
+    @keras.saving.register_keras_serializable()
+    class Mask(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            counts = tf.maximum(tf.cast(x > 0.0, tf.int32), tf.size(x) * 0)
+            return tf.where(counts > 0, x, 0.1 * x)
+
+    known: Any = {"padding": "same", "activation": "relu"}
+    parts = [keras.layers.Conv2D(128, 3, **known) for _ in range(6)]
+    ends = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(5)]
+    model: Any = keras.Sequential(
+        [keras.Input((32, 32, 3)), *parts[:2], Mask(), *parts[2:], *ends]
+    )
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
 
 

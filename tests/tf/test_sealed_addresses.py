@@ -14,6 +14,7 @@ _TRIAL = "tests.tf.seal_trials:sealed"
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "swaps": ("34MiB", {"recompute": False}, "swaps"),
     "recomputed ops": ("34MiB", {"recompute": True}, "recomputed"),
+    "masks by way of the host": ("34MiB", {"recompute": False}, "swaps"),
 }
 
 

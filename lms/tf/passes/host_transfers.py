@@ -30,6 +30,7 @@ from lms.tf.nodes import Nodes, bytes_of, waits_of
 from lms.tf.passes import Pass, Step
 
 __all__ = ["SIGNS_ON_DEVICE", "with_host_memory", "with_received"]
+__all__ += ["with_sent"]
 
 _SIGN = np.iinfo(np.int32).min
 _ONE = int(np.float32(1).view(np.int32))
@@ -118,6 +119,31 @@ def with_host_memory(
         _in_host_memory(op, kept[op.name][1], read) if op.name in kept else op
         for op in ops
     ]
+
+
+def with_sent(
+    ops: Sequence[Op], nodes: Sequence[compat.NodeDef], device: str
+) -> list[Op]:
+    """Return ops in which those are marked whose outputs are copied to the host.
+
+    Args:
+        ops: The ops of a step.
+        nodes: TensorFlow's nodes of the ops.
+        device: Full name of the device; only a GPU's memory is not the host's.
+    """
+    if "GPU" not in device:
+        return list(ops)
+    kept = {n.name: compat.host_memory(n)[0] for n in nodes if n.device in ("", device)}
+    sources = dict[str, str]()  # through aliases
+    sent = set[str]()
+    for op in ops:
+        there = kept.get(op.name, range(len(op.inputs)))
+        read = (name for i, name in enumerate(op.inputs) if i in there)
+        sent.update(sources[name] for name in read if name in sources)
+        for tensor in op.outputs:
+            sources[tensor.name] = sources.get(op.alias or "", op.name)
+    moved = {"to_host": True, "repeatable": False}
+    return [replace(op, **moved) if op.name in sent else op for op in ops]
 
 
 def _in_host_memory(op: Op, numbers: Collection[int], read: Collection[str]) -> Op:

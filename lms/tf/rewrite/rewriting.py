@@ -42,6 +42,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
+from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -57,6 +58,8 @@ from lms.tf.nodes import COPY_IN, COPY_OUT, Nodes, data_of, full_name, source_of
 from lms.units import Bytes
 
 __all__ = ["Seal", "rewrite"]
+
+_Turns: TypeAlias = list[tuple[Turn, Sequence[Spacer]]]
 
 _SHOWN = 12  # ops of a cycle that a message names
 
@@ -138,12 +141,12 @@ class _Rewriter:
             self._released[swap.release_link].append(out.name)
         elif swap.release is not None:
             self._outside.append((self.plan.ops[swap.release].name, out.name))
-        self._keep(swap, f"{prefix}/keep", device)
+        self._hold(swap, f"{prefix}/keep", device)
         for k, copy in enumerate(swap.swap_ins):
             self._swap_in(copy, f"{prefix}/in{k}", out)
             self._reroute(copy, tensor, f"{prefix}/in{k}")
 
-    def _keep(self, swap: ResolvedSwap, name: str, device: str) -> None:
+    def _hold(self, swap: ResolvedSwap, name: str, device: str) -> None:
         """Add an op that holds the original until its room is to be free.
 
         A swap-out may end at any time before the op that waits for it. If the room were
@@ -200,14 +203,14 @@ class _Rewriter:
 
     def wire(self, seal: Seal) -> None:
         nodes, before = self.nodes, self._arrive(seal.apart)
-        turns: dict[str, list[tuple[Turn, Sequence[Spacer]]]] = defaultdict(list)
+        turns: dict[str, _Turns] = defaultdict(list)
         for turn, each in seal.spacers:
             turns[turn.op].append((turn, each))
         for start, link in self._begun:
             nodes.wait(start, self._released.get(link, ()))
         for op, ended in self._outside:
             nodes.wait(nodes[op], [ended])
-        come_first = {op_of(tensor) for tensor in seal.apart}
+        come_first, held = {op_of(tensor) for tensor in seal.apart}, [*seal.apart]
         for i, name in enumerate(self.plan.plan.chain):
             waits = [*before, *self._released.get(i, ())]
             for turn, each in turns.get(name, ()):
@@ -221,29 +224,36 @@ class _Rewriter:
                 before = waits
                 continue
             nodes.wait(nodes[name], waits)
-            before = [name]
+            op, large = self._graph.by_name[name], self._large(name, turns[name])
+            before = [name, *self._arrive(large if op.from_host else ())]
+            held += large if op.to_host else ()
         end = [Spacer(number, 0) for number in self._spacers]
-        ends = [*self._space(end, before), *self._keep_apart(seal.apart, before)]
-        if end or seal.apart:
+        ends = [*self._space(end, before), *self._keep(held, before)]
+        if end or held:
             waits = (f"^{name}" for name in ends)
             nodes.make(compat.END, "NoOp", waits, nodes[before[0]].device)
 
+    def _large(self, name: str, turns: _Turns) -> list[str]:
+        """Return an op's tensors that have planned addresses; none unless sealed."""
+        sizes = [turn.least for turn, _ in turns if turn.takes and turn.copy is None]
+        made = self._graph.by_name[name].outputs if sizes else ()
+        return [tensor.name for tensor in made if tensor.size >= sizes[0]]
+
     def _arrive(self, tensors: Sequence[str]) -> list[str]:
         """Wait for tensors from the host; returns what the chain waits for."""
-        named = ((tensor, f"lms/arrived{i}") for i, tensor in enumerate(tensors))
-        return [self._look(tensor, name, ()) for tensor, name in named]
+        return [self._look(tensor, "lms/arrived", ()) for tensor in tensors]
 
-    def _keep_apart(self, tensors: Sequence[str], waits: Sequence[str]) -> list[str]:
-        """Hold tensors from the host until the chain has ended."""
-        named = ((tensor, f"lms/kept{i}") for i, tensor in enumerate(tensors))
-        return [self._look(tensor, name, waits) for tensor, name in named]
+    def _keep(self, tensors: Sequence[str], waits: Sequence[str]) -> list[str]:
+        """Hold tensors until the chain has ended."""
+        return [self._look(tensor, "lms/kept", waits) for tensor in tensors]
 
-    def _look(self, tensor: str, name: str, waits: Sequence[str]) -> str:
+    def _look(self, tensor: str, prefix: str, waits: Sequence[str]) -> str:
         """Add an op on the device that reads a tensor's shape; returns its name.
 
         Numbers of int32 are read as float32: `Shape` takes int32 from the host
         (shape_ops.cc).
         """
+        name = f"{prefix}/{tensor.replace(':', '_')}"
         device = self.nodes[self.plan.plan.chain[0]].device
         dtype = self._graph.tensors[tensor].dtype
         if dtype == "int32":

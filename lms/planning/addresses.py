@@ -14,7 +14,6 @@ from lms.ir.liveness import buffers, new_value, peak
 from lms.ir.plan import SwapPlan
 from lms.planning.candidates import smallest_worth_moving
 from lms.planning.packing import pack
-from lms.planning.tuning import TUNING
 from lms.simulation.allocator import SmallPool, rounded_up
 from lms.simulation.turns import find_turns, spans
 from lms.units import Bytes
@@ -85,6 +84,4 @@ def why_unsealed(graph: GraphView) -> str | None:
         value = graph.roots.get(new_value(op) or "", "")
         if size.get(value, 0) >= large:
             return f"op {op.name!r} gives a variable new memory"
-    if large < TUNING.worth_moving_most:
-        return "it is small, and scratch below 64 KiB is not measured"
     return None

@@ -6,11 +6,9 @@ are made until one can be placed: with less capacity, with smaller tensors movin
 Each is judged in several regions (`Risk`).
 """
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import buffers, peak
@@ -43,53 +41,7 @@ from lms.simulation.turns import bytes_apart
 from lms.units import Bytes, Seconds
 
 __all__ = ["certain_need", "find_plan", "in_room", "judged", "least_need"]
-__all__ += ["least_plan", "ranked", "seconds_of", "with_likely_peak"]
-
-# An execution order, the chunks kept for small tensors, and a plan of one capacity.
-_Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
-
-
-def least_plan(
-    orders: Sequence[GraphView], *, filters: Filters
-) -> tuple[Bytes, FittedPlan, str]:
-    """Find the least capacity in which a plan of swaps alone is sure to be placed.
-
-    Capacities are tried upward from the ops' need, whatever the user's budget, so the
-    result is the same for every budget. A plan counts only if it can be placed in
-    slightly smaller and larger regions too.
-
-    Args:
-        orders: The step in the execution orders that may be obeyed.
-        filters: Which ops' outputs may move.
-
-    Returns:
-        The capacity, the plan, and the name of the op with the largest need.
-    """
-    needs = [least_need(graph, filters) for graph in orders]
-    budget, op_name = min(needs, key=lambda need: need[0])
-    recent: deque[_Made] = deque(maxlen=TUNING.least_budget_below * len(orders))
-    while True:
-        headroom = Headroom(free=budget // TUNING.least_budget_part)
-        recent.extendleft(_made(graph, budget, filters) for graph in orders)
-        for i, (graph, small_pool, plan) in enumerate(recent):
-            fitted = in_room(graph, small_pool, plan, budget)
-            is_at_edge = i < len(orders)
-            if fitted is None or (is_at_edge and fitted.plan.swaps):
-                continue
-            regions = _regions(budget, headroom, small_pool)
-            peaks = allocator_peaks(graph, fitted.plan, regions)
-            if peaks is not None:
-                return budget, replace(fitted, peak=_middle(peaks)), op_name
-        budget += max(TUNING.least_budget_step, budget // TUNING.least_budget_part)
-
-
-def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
-    usual = smallest_worth_moving(peak(graph))
-    moving = movable(graph, min_bytes=usual, filters=filters)
-    small_pool = small_pool_for(graph, min_bytes=usual)
-    arena = partial(BestFitAllocator, capacity, small_pool)
-    plan = plan_within(graph, arena, movable=moving, min_bytes=usual)
-    return graph, small_pool, plan
+__all__ += ["ranked", "seconds_of", "with_likely_peak"]
 
 
 def in_room(
@@ -227,8 +179,6 @@ def _placements(
     In each group plans of the largest capacity come first, since they move least.
     """
     usual = smallest_worth_moving(peak(graph))
-    if request.sealed:  # smaller scratch is not measured
-        usual = TUNING.worth_moving_most
     coarse = max(usual, peak(graph) // TUNING.coarse_part)
     link = request.speeds.hardware
     long = max(coarse, int(min(link.h2d, link.d2h) * TUNING.copy_seconds))

@@ -29,13 +29,13 @@ from lms.planning.placement import (
     in_room,
     judged,
     least_need,
-    least_plan,
     ranked,
     seconds_of,
     with_likely_peak,
 )
 from lms.planning.problem import (
     UNLIMITED,
+    Filters,
     FittedPlan,
     Headroom,
     MemoryBudget,
@@ -149,7 +149,7 @@ class _Search:
             "percent": len(TUNING.search_percent),
             "share": len(TUNING.search_shares),
             "window": 4 if request.sealed else 2,
-            "room": 1 if request.sealed else len(TUNING.search_rooms),
+            "room": len(TUNING.search_rooms),
             "order": len(orders),
             "rounds": TUNING.search_rounds,
         }
@@ -372,18 +372,15 @@ def _plan_unsealed(
             raise refusal
         return sure[0]
     every = [order for family in orders for order in family()]
-    least, placed, op_name = least_plan(every, filters=settings.filters)
-    is_enough = budget.device_has(least) and least <= budget.step
-    if settings.recompute is not False and not is_enough:
-        least, placed = _least_recomputing(every, settings, least, placed)
+    request = _request(settings, budget, speeds, _ALL)
+    least, placed = _least(every, request)
     if budget.device_has(least):
-        request = _request(settings, budget, speeds, _ALL)
         edge = _at_the_edge(orders, found, request)
         if edge is not None:
             return edge
-        if least <= budget.step:
+        if placed is not None and least <= budget.step:
             return placed
-    raise _refusal(least, f"op {op_name!r} and fragmentation", op_name, budget)
+    raise _refusal(least, every, "and fragmentation", budget)
 
 
 def _plan_sealed(
@@ -408,16 +405,17 @@ def _plan_sealed(
     if found is not None:
         return found
     every = [order for family in orders for order in family()]
-    least, placed = _least_sealed(every, request)
+    least, placed = _least(every, request)
     if placed is None or least <= budget.sealed_room:
         return placed
-    _, op_name = min(least_need(graph, settings.filters) for graph in every)
-    raise _refusal(least, f"op {op_name!r}", op_name, budget)
+    raise _refusal(least, every, "", budget)
 
 
 def _refusal(
-    least: Bytes, what: str, op_name: str, budget: MemoryBudget
+    least: Bytes, orders: Sequence[GraphView], cause: str, budget: MemoryBudget
 ) -> BudgetError:
+    _, op_name = min(least_need(graph, Filters()) for graph in orders)
+    what = f"op {op_name!r} {cause}".strip()
     return BudgetError(
         f"`budget` must be at least {format_bytes(least, at_least=True)} for {what}, "
         f"got {format_bytes(budget.step)}. Use a smaller batch or volume.",
@@ -426,10 +424,10 @@ def _refusal(
     )
 
 
-def _least_sealed(
+def _least(
     orders: Sequence[GraphView], request: PlanRequest
 ) -> tuple[Bytes, FittedPlan | None]:
-    """Find the least bytes that a sealed plan needs, and the plan.
+    """Find the least bytes of a sure plan, and the plan; None if there is none.
 
     Seconds are those of a reference card, so no measurement changes the least budget.
     """
@@ -440,15 +438,19 @@ def _least_sealed(
     while rooms[-1] < most:
         more = rooms[-1] // TUNING.least_budget_part
         rooms.append(rooms[-1] + max(TUNING.least_budget_step, more))
-    tried: dict[Bytes, FittedPlan | None] = {}
 
-    def planned(room: Bytes) -> bool:
+    @cache
+    def planned(room: Bytes) -> FittedPlan | None:
         asked = replace(request, budget=room, speeds=speeds)
-        tried[room] = _first_sure(orders, asked)
-        return tried[room] is not None
+        if not request.sealed:
+            free = room // TUNING.least_budget_part
+            taken = room * TUNING.taken_percent // _ALL
+            headroom = Headroom(free=room - taken + free, bound=UNLIMITED)
+            asked = replace(asked, budget=taken, headroom=headroom)
+        return _first_sure(orders, asked)
 
-    index = bisect_left(rooms, x=True, key=planned)
-    if index == len(rooms) or (found := tried[rooms[index]]) is None:
+    index = bisect_left(rooms, x=True, key=lambda room: planned(room) is not None)
+    if index == len(rooms) or (found := planned(rooms[index])) is None:
         return most, None
     return rooms[index], replace(found, seconds=None)
 
@@ -460,42 +462,17 @@ def _enough(graph: GraphView) -> Bytes:
     return most * _SPACIOUS + chunks * TUNING.small_chunks_factor
 
 
-def _least_recomputing(
-    orders: Sequence[GraphView], settings: Settings, least: Bytes, sure: FittedPlan
-) -> tuple[Bytes, FittedPlan]:
-    """Find a smaller least budget, and its plan, with recomputation.
-
-    Seconds are those of a reference card, so no measurement changes the least budget.
-    """
-    hardware = preset(_REFERENCE)
-    speeds = Speeds(costs=roofline(orders[0], hardware), hardware=hardware)
-    rooms = [least * percent // 100 for percent in TUNING.least_recompute_percent]
-    tried: dict[Bytes, FittedPlan | None] = {}
-
-    def planned(step: Bytes) -> FittedPlan | None:
-        if step not in tried:
-            room = MemoryBudget(total=step, margin=0, persistent=0)
-            request = _request(settings, room, speeds, TUNING.taken_percent)
-            headroom = Headroom(free=step // TUNING.least_budget_part, bound=UNLIMITED)
-            tried[step] = _first_sure(orders, replace(request, headroom=headroom))
-        return tried[step]
-
-    if planned(rooms[0]) is None:  # failing takes longest, and smaller ones fail too
-        return least, sure
-    last = bisect_left(rooms, x=True, lo=1, key=lambda room: planned(room) is None)
-    planned(rooms[max(0, last - 2)])
-    step = min((room for room in rooms[: last - 1] if tried.get(room)), default=least)
-    return step, replace(tried.get(step) or sure, seconds=None)
-
-
 def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
     """Return the first plan without risk, recomputing more in each try."""
+    moves = int(request.recompute is False)
     for graph in orders:
         if certain_need(graph) > request.budget:
             continue
         search = _Search([graph], request)
-        for percent, window in product(_LITTLE_ROOM, (1, 0)):
-            option = search.made_once(_Choice(percent=percent, window=window))
+        windows = (1, 3) if request.sealed else (1, 0)
+        for percent, window in product((0,) if moves else _LITTLE_ROOM, windows):
+            choice = _Choice(percent=percent, window=window, only_moves=moves)
+            option = search.made_once(choice)
             if option is not None and option.risk is Risk.NONE:
                 return option
             if search.is_spent:

@@ -103,13 +103,6 @@ class Tuning:
     least_budget_part: int = 16
     # Smallest step of that search: 1/16 MiB.
     least_budget_step: Bytes = MIB // 16
-    # In each budget the plans of the last 5 steps count too: they leave free bytes, as
-    # a waiting batch may need.
-    least_budget_below: int = 5
-    # Then less is tried, in percent of it, with ops that run twice, until there is no
-    # sure plan. The last budget but one counts: measured bytes differ a little from
-    # process to process, and a budget that a message names must work.
-    least_recompute_percent: tuple[int, ...] = (95, 90, 85, 80, 75, 70, 65, 60, 55, 50)
 
     # ----------------------------------------------------------- copies that are early
 

@@ -26,6 +26,8 @@ from typing import Any
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op
+from lms.ir.liveness import peak
+from lms.planning.candidates import smallest_worth_moving
 from lms.report.progress import track
 from lms.tf import compat
 from lms.tf.capture.ops import COLLECTIVE, LOOPS, RESERVED, RESERVES
@@ -40,7 +42,7 @@ from lms.units import KIB, Bytes
 
 __all__ = ["is_worth_a_run", "measure_scratch", "with_reserved", "with_scratch"]
 
-# Ops run alone only if they make or read a tensor of at least 64 KiB.
+# Ops are timed alone only if they make or read a tensor of at least 64 KiB.
 _LARGE = 64 * KIB
 
 # The 3 smallest large ops of a kind may be tried for whether they write in place.
@@ -71,6 +73,7 @@ def measure_scratch(
     compiled = {name: node for name, node in nodes.items() if is_compiled(node)}
     found = _scratch_of_compiled(step, compiled, measurements_of(device))
     found |= _scratch_of_collectives(step.graph, nodes)
+    least = smallest_worth_moving(peak(step.graph))
     large = (
         op
         for op in step.graph.ops
@@ -79,12 +82,13 @@ def measure_scratch(
         # (slice_op.cc). A GPU's Softmax takes two tensors as large as its input
         # (softmax_op_gpu.cu.cc).
         if not (op.name in found or op.cheap or op.type == "Slice")
-        and is_worth_a_run(step.graph, op, least=0 if op.name in compiled else _LARGE)
+        and is_worth_a_run(step.graph, op, least=0 if op.name in compiled else least)
     )
     ops = lone_ops(step, large)
     with Bench(device) as bench:
         forwards = bench.measured.forwards
-        trials = _trials_in_place(step, forwards) if device.is_gpu else {}
+        is_gpu = device.is_gpu
+        trials = _trials_in_place(step, forwards, least) if is_gpu else {}
         known = _measure(ops, trials, bench) | bench.measured.scratch
     found |= {op.op.name: known[op.key] for op in ops if op.key in known}
     asks = bench.measured.asks
@@ -92,19 +96,21 @@ def measure_scratch(
     return found, named, {kind for kind, writes in forwards.items() if not writes}
 
 
-def _trials_in_place(step: TracedStep, known: Container[str]) -> dict[str, LoneOp]:
-    """Return by kind the smallest op to try that could write over an input."""
+def _trials_in_place(
+    step: TracedStep, known: Container[str], least: Bytes
+) -> dict[str, LoneOp]:
+    """Return by kind the smallest large op to try that could write over an input."""
     tensors, kinds = step.graph.tensors, dict[str, list[tuple[Bytes, Op]]]()
     for op in step.graph.ops:
         if (made := op.reusing) is not None and (kind := _kind_of(op)) not in known:
             read = Counter(op.inputs).items()  # an input that is read twice stays
             once = (tensors[name].size for name, times in read if times == 1)
-            if made.size >= _LARGE and made.size in once:
+            if made.size >= least and made.size in once:
                 kinds.setdefault(kind, []).append((made.size, op))
     found = dict[str, LoneOp]()
     for kind, ops in kinds.items():
         likely = (op for _, op in sorted(ops, key=itemgetter(0))[:_TRIED])
-        worth = (op for op in likely if is_worth_a_run(step.graph, op))
+        worth = (op for op in likely if is_worth_a_run(step.graph, op, least=least))
         if lone := lone_ops(step, worth):
             found[kind] = lone[0].on_copies()
     return found

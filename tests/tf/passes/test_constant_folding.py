@@ -1,4 +1,4 @@
-"""Constants of int32 lie on the host, so a tensor of int32 on the device is no constant."""
+"""Constants of int32 lie on the host: no tensor of int32 on the device is folded."""
 
 import pytest
 
@@ -19,7 +19,7 @@ MASK = Op(
     ids=["on the device", "of int32", "of int32, on the host"],
 )
 def test_only_what_a_constant_can_hold_is_folded(
-    dtype: str, size: int, is_constant: bool
+    dtype: str, size: int, *, is_constant: bool
 ) -> None:
     made = Tensor(name="cast:0", size=size, dtype=dtype)
     cast = Op(name="cast", type="Cast", inputs=("mask:0",), outputs=(made,))

@@ -7,11 +7,11 @@ Keras's. If training dies in between, an error of the step restores it at once. 
 other way out is caught at the next use: Keras always calls `make_train_function` first,
 and the replaced one then restores everything.
 
-Where a step fits and no batch can be larger, Keras's own function runs from then on.
-Else each batch is checked: a batch larger than all before gets its own plan.
+Where a step fits and no batch can be larger, Keras's own function runs all steps. Else
+each batch is checked: a batch larger than all before gets its own plan.
 
-Known weakness: ops that keep their random state in the kernel (`tf.random` with
-an op seed, not Keras's seed generators) restart in each function that holds them.
+Known weakness: ops that keep their random state in the kernel (`tf.random` with an op
+seed, not Keras's seed generators) restart in each plan and in each batch's own step.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,6 +57,7 @@ class FunctionHook:
         self._own = getattr(model, self._name)
         self._others: Any = None
         self._said = 0
+        self._is_new = True  # no step has run since Keras's function was replaced
 
     def is_for(self, model: keras.Model) -> bool:
         """Tell whether this hook's plans still hold: the compiled model is the same."""
@@ -71,6 +72,7 @@ class FunctionHook:
         self._refuse_another()
         run = self._predict if self._kind == "predict" else self._run_steps
         setattr(self._model, self._name, run)
+        self._is_new = True
         own = self._model.__dict__
         self._others = own.get(self._maker)  # set by `DataParallel`
         own[self._maker] = self._make
@@ -104,6 +106,11 @@ class FunctionHook:
     def _run_steps(self, iterator: Any) -> Any:
         """Run `steps_per_execution` steps, as Keras's own function does."""
         iterator = one_replica_s(iterator)
+        if self._is_new:
+            self._is_new = False
+            self._run(self.fitted.prepare_for, iterator)
+            if self._steps_aside(iterator):
+                return self._own(iterator)
         try:
             outputs = self._run(self.fitted.draw_and_run, iterator)
         except _NO_BATCH:
@@ -112,7 +119,6 @@ class FunctionHook:
         with suppress(*_NO_BATCH):
             for _ in range(self._model.steps_per_execution - 1):
                 outputs = self._run(self.fitted.draw_and_run, iterator)
-        self._step_aside(iterator)
         return outputs
 
     def _run_without_batch(self, iterator: Any) -> None:
@@ -163,12 +169,14 @@ class FunctionHook:
         self._said = len(reports)
         return outputs
 
-    def _step_aside(self, iterator: Any) -> None:
+    def _steps_aside(self, iterator: Any) -> bool:
         """Restore Keras's own function if all shapes are known and all steps fit."""
         specs = flat_specs([iterator.element_spec])
         is_open = not all(spec.shape.is_fully_defined() for spec in specs)
-        if self._may_step_aside and not is_open and self.fitted.fits_unplanned():
-            setattr(self._model, self._name, self._own)
+        if is_open or not (self._may_step_aside and self.fitted.fits_unplanned()):
+            return False
+        setattr(self._model, self._name, self._own)
+        return True
 
     @property
     def _may_step_aside(self) -> bool:

@@ -296,6 +296,14 @@ class FittedFunction:
             with self._giving_up(signature_key(signature)):
                 self._prepared(self._trace(signature, None), specs)
 
+    def prepare_for(self, iterator: Any) -> None:
+        """Plan the step of a `tf.data` iterator's elements if all shapes are known."""
+        specs = flat_specs([iterator.element_spec])
+        is_known = all(spec.shape.is_fully_defined() for spec in specs)
+        if is_known and self._unplanned is None:
+            with self._giving_up(signature_key([iterator.element_spec])):
+                self._prepared(self._trace((), iterator), specs)
+
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far fit easily without a plan."""
         steps = self._steps.values()

@@ -221,7 +221,8 @@ class Captured:
         if not self.is_here:
             planned = plan_step(self.workload, settings, budget, None)
             return planned, time.perf_counter() - started
-        _tell(self, budget)
+        if not attempt.unsealed:  # else it was told before
+            _tell(self, budget)
         with refused_in_words("plan a step"):
             planned = plan_here(self.workload, settings, self.device, budget)
         return planned, time.perf_counter() - started

@@ -58,7 +58,7 @@ def place(
         [span[column] for span in each.values()] for column in range(3)
     )
     packed = pack(sizes, starts, ends, room, tries=tries, gap=gap)
-    if packed.height > room:
+    if packed is None:
         return None
     addresses = dict(zip(each, packed.offsets, strict=True))
     return Placed(height=packed.height, addresses=addresses)

@@ -61,13 +61,11 @@ class EvictionRules:
             which on it may be evicted.
         by_window: Whether neighbouring buffers are evicted to free one contiguous
             chunk; else the buffer whose next use is farthest.
-        in_bytes: Whether only bytes count, as where addresses are planned afterwards.
         walks: The most walks that get to the end of the training step.
     """
 
     leaving: Mapping[str, str] = field(default_factory=dict[str, str])
     by_window: bool = False
-    in_bytes: bool = False
     walks: int = TUNING.eviction_rounds
 
 

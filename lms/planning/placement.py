@@ -9,6 +9,7 @@ Each is judged in several regions (`Risk`).
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import buffers, peak
@@ -27,7 +28,7 @@ from lms.planning.problem import (
     Risk,
     Speeds,
 )
-from lms.planning.tuning import QUICK, THOROUGH, TUNING, Effort
+from lms.planning.tuning import THOROUGH, TUNING, Effort
 from lms.simulation.allocator import BestFitAllocator, ByteCounter, SmallPool
 from lms.simulation.executor import simulate
 from lms.simulation.memory import (
@@ -163,7 +164,7 @@ def _surest(
             is_enough |= len(sure) + len(others) >= effort.placed
             if is_enough or len(sure) - before == TUNING.alike_plans:
                 break
-        if is_enough:
+        if is_enough or (sure and request.sealed):
             break
     if sure or not others:
         return 0, sure
@@ -202,19 +203,21 @@ def _placed(
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
     holes = request.headroom.holes
     small_pool = replace(small_pool_for(graph, min_bytes=min_bytes), holes=holes)
-    for percent in TUNING.shrink_percent:
+    kinds = (ByteCounter, BestFitAllocator) if request.sealed else (BestFitAllocator,)
+    for percent, kind in product(TUNING.shrink_percent, kinds):
         capacity = request.budget * percent // 100
         chunks = TUNING.small_chunks_factor * (small_pool.bytes + sum(holes))
         if capacity < max(least, chunks):
             return
         # With less capacity tensors may happen to lie better.
-        kind = ByteCounter if rules.in_bytes else BestFitAllocator
         arena = partial(kind, capacity, small_pool)
         plan = plan_within(
             graph, arena, movable=moving, min_bytes=min_bytes, rules=rules
         )
-        packings = effort.packings if request.sealed else 0
-        fitted = in_room(graph, small_pool, plan, request.budget, packings)
+        room, packings = request.budget, 0
+        if request.sealed:
+            room, packings = room + request.headroom.bound, effort.packings
+        fitted = in_room(graph, small_pool, plan, room, packings)
         if fitted is not None:
             yield fitted
 
@@ -237,7 +240,7 @@ def _in_time(
 
     def judge(plan: SwapPlan) -> Sequence[Bytes] | None:
         if request.sealed:
-            found = in_room(graph, pool, plan, request.budget, QUICK.packings)
+            found = in_room(graph, pool, plan, bound, effort.packings)
             return found and [found.peak]
         peaks = allocator_peaks(graph, plan, regions)
         return peaks if peaks and max(peaks) <= bound else None
@@ -247,7 +250,7 @@ def _in_time(
         return
     capacity = regions[0].capacity
     if request.sealed:
-        usage, capacity = [pool.bytes + used for used in usage], request.budget
+        usage, capacity = [pool.bytes + used for used in usage], bound
     early = copy_in_time(
         graph,
         fitted.plan,

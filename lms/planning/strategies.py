@@ -46,7 +46,7 @@ from lms.planning.problem import (
 from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
 from lms.planning.schedule import orders as _orders
 from lms.planning.settings import Settings
-from lms.planning.tuning import QUICK, THOROUGH, TUNING, Effort
+from lms.planning.tuning import QUICK, QUICK_SEALED, THOROUGH, TUNING, Effort
 from lms.simulation.executor import collector_paused
 from lms.units import Bytes, Seconds, format_bytes
 
@@ -63,8 +63,8 @@ _FENCED = 8
 
 _REFERENCE = "v100-pcie"
 
-# Indices into `TUNING.search_percent` to try in turn for the least budget.
-_LITTLE_ROOM = (0, 2, 5)
+# Indices into the percentages of the search to try in turn for the least budget.
+_LITTLE_ROOM, _LITTLE_SEALED_ROOM = (0, 2, 5), (0, 3, 5)
 
 
 def best_plan(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
@@ -101,7 +101,7 @@ def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPl
     sure = 0  # tried plans without risk, judged in all regions
     for place, choice in enumerate(search.ranked()):
         tried = search.judged(choice)
-        is_final = place < TUNING.search_finals
+        is_final = place < TUNING.search_finals and not request.sealed
         made = search.made(choice, THOROUGH) if is_final else None
         options += [option for option in (tried, made) if option is not None]
         sure += tried is not None and tried.risk is Risk.NONE
@@ -144,11 +144,16 @@ class _Search:
         few, many = TUNING.search_tries
         tries = TUNING.search_effort_ops // max(1, len(orders[0].ops))
         self._left = min(many, max(few, tries))
+        self._effort, self._percents = QUICK, TUNING.search_percent
+        if request.sealed:
+            self._left += TUNING.search_finals
+            self._effort = QUICK_SEALED
+            self._percents = TUNING.search_sealed_percent
         self._places = {
             "price": len(TUNING.search_prices),
-            "percent": len(TUNING.search_percent),
+            "percent": len(self._percents),
             "share": len(TUNING.search_shares),
-            "window": 4 if request.sealed else 2,
+            "window": 2,
             "room": len(TUNING.search_rooms),
             "order": len(orders),
             "rounds": TUNING.search_rounds,
@@ -183,8 +188,7 @@ class _Search:
             _within(self._request, TUNING.search_rooms[choice.room]),
             self._fates_of(choice),
             effort,
-            by_window=bool(choice.window % 2),
-            in_bytes=self._request.sealed and choice.window < 2,
+            by_window=bool(choice.window),
         )
 
     def judged(self, choice: _Choice) -> FittedPlan | None:
@@ -206,9 +210,21 @@ class _Search:
         prices = _Choice(price=2), _Choice(price=3, rounds=1), _Choice(price=4, share=3)
         percents = (_Choice(percent=place) for place in (2, 4, 1, 3, 5))
         starts = [_Choice(), *prices, _Choice(only_moves=1), *percents]
-        if self._request.sealed:  # places of best fit are addresses too
-            starts.insert(1, _Choice(window=3))
-        return starts[: max(4, self._left // 2)]
+        if not self._request.sealed or self._can_move_all():
+            return starts[: max(4, self._left // 2)]
+        # Plans that move more bytes need more room for early copies.
+        few = [_Choice(price=place, percent=1) for place in (0, 2)]
+        few.append(_Choice(price=3, percent=2, rounds=1))
+        few.append(_Choice(price=4, percent=1, rounds=1))
+        return [*few, *starts][: max(4, self._left // 4)]
+
+    def _can_move_all(self) -> bool:
+        """Tell whether the link can copy the bytes above the budget in one step."""
+        speeds, above = self._request.speeds, min(map(peak, self._orders))
+        seconds = speeds.hardware.copy_seconds(
+            max(0, above - self._request.budget), to_device=False
+        )
+        return seconds < sum(speeds.costs.of(op.name) for op in self._orders[0].ops)
 
     def _better(self, best: _Choice) -> _Choice | None:
         """Return the first better neighbour; None without one or without tries left."""
@@ -245,7 +261,7 @@ class _Search:
         key = same, self._fates_of(choice)
         if key not in self._known:
             self._left -= 1
-            self._known[key] = self.made(choice, QUICK)
+            self._known[key] = self.made(choice, self._effort)
         return self._known[key]
 
     def _chosen(self, choice: _Choice) -> Fates:
@@ -258,7 +274,7 @@ class _Search:
             graph = with_recomputed(graph, before.recomputed)
         least = smallest_worth_moving(peak(graph))
         terms = Terms(
-            budget=request.budget * TUNING.search_percent[choice.percent] // 100,
+            budget=request.budget * self._percents[choice.percent] // 100,
             most=partial(_longest, request),
             share=self._share(choice),
             least=least,
@@ -308,13 +324,10 @@ def _find(
     effort: Effort,
     *,
     by_window: bool = False,
-    in_bytes: bool = False,
 ) -> FittedPlan | None:
     """Find a plan for chosen fates; it may move more tensors."""
     planned = with_recomputed(graph, fates.recomputed)
-    rules = EvictionRules(
-        leaving=dict(fates.leaving), by_window=by_window, in_bytes=in_bytes
-    )
+    rules = EvictionRules(leaving=dict(fates.leaving), by_window=by_window)
     option = find_plan(planned, request, rules, effort)
     if option is None:
         return None
@@ -469,8 +482,8 @@ def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan
         if certain_need(graph) > request.budget:
             continue
         search = _Search([graph], request)
-        windows = (1, 3) if request.sealed else (1, 0)
-        for percent, window in product((0,) if moves else _LITTLE_ROOM, windows):
+        places = _LITTLE_SEALED_ROOM if request.sealed else _LITTLE_ROOM
+        for percent, window in product((0,) if moves else places, (1, 0)):
             choice = _Choice(percent=percent, window=window, only_moves=moves)
             option = search.made_once(choice)
             if option is not None and option.risk is Risk.NONE:

@@ -4,11 +4,11 @@ The constants were found on steps of emulated cards. A change of one changes pla
 `tests/planning/test_recorded_plans.py` then fails.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lms.units import KIB, MIB, Bytes, Seconds
 
-__all__ = ["QUICK", "THOROUGH", "TUNING", "Effort", "Tuning"]
+__all__ = ["QUICK", "QUICK_SEALED", "THOROUGH", "TUNING", "Effort", "Tuning"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +137,8 @@ class Tuning:
     # of the budget down to which tensors are moved or recomputed: fragmentation must
     # fit too.
     search_percent: tuple[int, ...] = (95, 85, 75, 60, 40, 0)
+    # The same for sealed steps, which waste few bytes.
+    search_sealed_percent: tuple[int, ...] = (100, 96, 92, 75, 50, 0)
     # Prices of a second of the link, in seconds of the device: a tensor that costs more
     # to recompute moves. At 1 the search chooses no tensors to move.
     search_prices: tuple[float, ...] = (1.0, 0.2, 0.1, 0.05, 0.02, 0.005)
@@ -150,7 +152,8 @@ class Tuning:
     # gets few tries. Then the fewest and the most tries.
     search_effort_ops: int = 80_000
     search_tries: tuple[int, int] = (4, 60)
-    # The best 2 choices are planned once more with all effort.
+    # The best 2 choices are planned once more with all effort; a sealed step gets 2
+    # more tries instead, which take less time.
     search_finals: int = 2
     # The tensors are gone through at most 3 times: a choice may enable others.
     recompute_rounds: int = 3
@@ -205,5 +208,6 @@ QUICK = Effort(
     compared=1,
     early_tries=1,
     region_percent=(-60, 0, 100),
-    packings=8,
 )
+# Sealed plans need one judgement, so two can be compared.
+QUICK_SEALED = replace(QUICK, compared=2, early_tries=2, packings=24)

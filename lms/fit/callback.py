@@ -105,12 +105,12 @@ class FunctionHook:
 
     def _run_steps(self, iterator: Any) -> Any:
         """Run `steps_per_execution` steps, as Keras's own function does."""
-        iterator = one_replica_s(iterator)
+        given, iterator = iterator, one_replica_s(iterator)
         if self._is_new:
             self._is_new = False
             self._run(self.fitted.prepare_for, iterator)
             if self._steps_aside(iterator):
-                return self._own(iterator)
+                return self._own(given)
         try:
             outputs = self._run(self.fitted.draw_and_run, iterator)
         except _NO_BATCH:
@@ -175,6 +175,7 @@ class FunctionHook:
         is_open = not all(spec.shape.is_fully_defined() for spec in specs)
         if is_open or not (self._may_step_aside and self.fitted.fits_unplanned()):
             return False
+        self.fitted.watch_peak()
         setattr(self._model, self._name, self._own)
         return True
 

@@ -300,9 +300,14 @@ class FittedFunction:
         """Plan the step of a `tf.data` iterator's elements if all shapes are known."""
         specs = flat_specs([iterator.element_spec])
         is_known = all(spec.shape.is_fully_defined() for spec in specs)
-        if is_known and self._unplanned is None:
-            with self._giving_up(signature_key([iterator.element_spec])):
-                self._prepared(self._trace((), iterator), specs)
+        key = signature_key([iterator.element_spec])
+        if is_known and self._unplanned is None and key not in self._given_up:
+            with self._giving_up(key):
+                traced = self._trace((), iterator)
+                key = self._key(traced, specs)
+                if key not in self._given_up:
+                    with self._giving_up(key):
+                        self._prepared(traced, specs)
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far fit easily without a plan."""
@@ -320,6 +325,11 @@ class FittedFunction:
         moved = HostVariables(tuple(filter(lies_on_host, found.values())))
         if moved.size * _AMPLE <= free:
             moved.come_back()
+
+    def watch_peak(self) -> None:
+        """Measure the peak of steps that Keras's own function is about to run."""
+        for step in self._steps.values():
+            step.memory.watch(step)
 
     def note_peak(self) -> None:
         """Record the memory peak of steps that Keras's own function ran."""

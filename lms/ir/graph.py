@@ -88,8 +88,8 @@ class Op:
         varies: Whether the shapes of its outputs depend on values: their sizes are
             upper bounds, and it is never recomputed.
         from_host: Whether its outputs come from the host and never move.
-        to_host: Whether its outputs are copied to the host, and never move: TensorFlow
-            frees them some time after the copy.
+        to_host: Whether TensorFlow copies an output to the host, and frees it some time
+            after the copy: all outputs stay until the step's end.
     """
 
     name: str

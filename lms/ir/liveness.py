@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from lms.ir.graph import GraphView, Op, per_graph
+from lms.ir.graph import GraphView, Op, op_of, per_graph
 
 __all__ = ["Buffer", "Residency", "buffers", "bytes_in_use", "dying_sizes"]
 __all__ += ["lower_bound", "memory_curve", "new_value", "old_values", "peak"]
@@ -94,9 +94,10 @@ def buffers(graph: GraphView) -> tuple[Buffer, ...]:
         for tensor in op.outputs:
             if roots[tensor.name] == tensor.name and tensor.size > 0:
                 made[tensor.name] = position
-                if op.fixed or op.from_host or op.to_host:
+                if op.fixed or op.from_host:
                     pinned.add(tensor.name)
     kept = {roots[name] for name in graph.results}
+    kept |= {root for root in made if graph.by_name[op_of(root)].to_host}
     return tuple(
         Buffer(
             root=root,

@@ -231,7 +231,8 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
     if producer.persistent or producer.fixed or swap.tensor in kept:
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
     if producer.from_host or producer.to_host:
-        raise PlanError(f"{swap.tensor!r} cannot move: TensorFlow copies it itself")
+        whence = "from" if producer.from_host else "to"
+        raise PlanError(f"{swap.tensor!r} cannot move: it is copied {whence} the host")
     if any(op.fixed for op in readers.values()):
         raise PlanError(f"{swap.tensor!r} cannot move: a loop or branch reads it")
     made = position[producer.name]

@@ -35,7 +35,12 @@ class Placed:
 
 
 def place(
-    graph: GraphView, plan: SwapPlan, pool: SmallPool, room: Bytes, tries: int
+    graph: GraphView,
+    plan: SwapPlan,
+    pool: SmallPool,
+    room: Bytes,
+    tries: int,
+    again: int = 0,
 ) -> Placed | None:
     """Find addresses for the large chunks of a step.
 
@@ -45,6 +50,7 @@ def place(
         pool: Chunks kept for small tensors.
         room: Bytes of the arena that the large chunks share.
         tries: Number of packings to try.
+        again: A number; another one gives other addresses.
 
     Returns:
         None if no packing fits the room.
@@ -57,7 +63,7 @@ def place(
     sizes, starts, ends = (
         [span[column] for span in each.values()] for column in range(3)
     )
-    packed = pack(sizes, starts, ends, room, tries=tries, gap=gap)
+    packed = pack(sizes, starts, ends, room, tries=tries, gap=gap, again=again)
     if packed is None:
         return None
     addresses = dict(zip(each, packed.offsets, strict=True))
@@ -73,7 +79,7 @@ def why_unsealed(graph: GraphView) -> str | None:
     """
     large = smallest_worth_moving(peak(graph))
     size = {b.root: b.size for b in buffers(graph)}
-    if any(b.kept and b.size >= large for b in buffers(graph)):
+    if any(size.get(graph.roots[name], 0) >= large for name in graph.results):
         return "the step returns large tensors"
     for op in graph.ops:
         made = max((tensor.size for tensor in op.outputs), default=0)
@@ -81,6 +87,8 @@ def why_unsealed(graph: GraphView) -> str | None:
             return f"no order is planned for loop or branch {op.name!r}"
         if op.varies and made >= large:
             return f"the size of op {op.name!r} depends on values"
+        if op.to_host and op.reusing is not None and op.reusing.size >= large:
+            return f"op {op.name!r} writes in place what the host reads"
         value = graph.roots.get(new_value(op) or "", "")
         if size.get(value, 0) >= large:
             return f"op {op.name!r} gives a variable new memory"

@@ -84,20 +84,18 @@ def find_turns(graph: GraphView, plan: SwapPlan, least: Bytes) -> tuple[Turn, ..
         graph: The graph that the plan is for, in any execution order.
         plan: A plan that `validate_plan` accepts.
         least: Bytes; smaller chunks are left out. Ops that come first are left out too:
-            their tensors get chunks of their own. Tensors that TensorFlow copies to the
-            host stay until the step's end.
+            their tensors get chunks of their own.
     """
     resolved = resolve(graph, plan)
     copies = _copies(plan, [life.root for life in resolved.residencies])
     turns: list[Turn] = []
     scratch = count(-1, -1)
-    stays, chain = set[int](), frozenset(plan.chain)
+    apart, chain = set[int](), frozenset(plan.chain)
     for position, request in find_requests(graph, plan, least).items():
         op = resolved.ops[position]
         chunks = [(key, rounded_up(size)) for key, size in request.taken]
-        if op.to_host or comes_first(op, chain):
-            stays.update(key for key, _ in chunks)
         if comes_first(op, chain):
+            apart.update(key for key, _ in chunks)
             chunks = []
         own = [each for each in chunks if each[0] not in copies]
         takes = _in_order(op, own, scratch, max(1, least))
@@ -108,7 +106,7 @@ def find_turns(graph: GraphView, plan: SwapPlan, least: Bytes) -> tuple[Turn, ..
             for each in chunks
             if each[0] in copies
         ]
-        gives = [key for key in gives if key not in stays]
+        gives = [key for key in gives if key not in apart]
         turns.append(Turn(op=op.name, takes=takes, gives=gives, least=unit))
     return tuple(turns)
 

@@ -339,7 +339,8 @@ def _seen(
         for op in ops
     ]
     ops = with_folded(ops, ordered, outputs)
-    ops = with_sent(ops, ordered, device)
+    if not any(argument.lies_on_host for argument in arguments):  # else never sealed
+        ops = with_sent(ops, ordered, device)
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [f"{a.name}:0" for a in arguments if a.variable is not None]
     return with_flops(with_writes(graph, handles), ordered), ordered, lists, guessed

@@ -104,7 +104,7 @@ def test_what_a_loop_touches_cannot_move(tensor: str) -> None:
 @pytest.mark.parametrize(
     ("change", "results", "why"),
     [
-        ({"from_host": True}, (), "TensorFlow copies it itself"),
+        ({"from_host": True}, (), "it is copied from the host"),
         ({"persistent": True}, (), "it lives outside"),
         ({}, ("a:0",), "it lives outside"),
     ],

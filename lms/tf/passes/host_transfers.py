@@ -134,14 +134,16 @@ def with_sent(
     if "GPU" not in device:
         return list(ops)
     kept = {n.name: compat.host_memory(n)[0] for n in nodes if n.device in ("", device)}
-    sources = dict[str, str]()  # through aliases
+    sources = dict[str, str]()  # of tensors on the device, through aliases
     sent = set[str]()
     for op in ops:
         there = kept.get(op.name, range(len(op.inputs)))
         read = (name for i, name in enumerate(op.inputs) if i in there)
         sent.update(sources[name] for name in read if name in sources)
-        for tensor in op.outputs:
-            sources[tensor.name] = sources.get(op.alias or "", op.name)
+        if op.alias in sources:
+            sources |= {t.name: sources[op.alias] for t in op.outputs}
+        elif not (op.persistent or op.from_host or op.alias):
+            sources |= {t.name: op.name for t in op.outputs if t.size}
     moved = {"to_host": True, "repeatable": False}
     return [replace(op, **moved) if op.name in sent else op for op in ops]
 

@@ -42,7 +42,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import TypeAlias
 
 import tensorflow as tf
 
@@ -50,6 +49,7 @@ from lms.errors import PlanError
 from lms.ir.graph import GraphView, op_of
 from lms.ir.plan import SwapPlan
 from lms.ir.resolved import ResolvedSwap, ResolvedSwapIn, resolve
+from lms.planning.problem import UNLIMITED
 from lms.planning.spacers import Spacer
 from lms.simulation.turns import CHUNK, Turn
 from lms.tf import compat
@@ -58,8 +58,6 @@ from lms.tf.nodes import COPY_IN, COPY_OUT, Nodes, data_of, full_name, source_of
 from lms.units import Bytes
 
 __all__ = ["Seal", "rewrite"]
-
-_Turns: TypeAlias = list[tuple[Turn, Sequence[Spacer]]]
 
 _SHOWN = 12  # ops of a cycle that a message names
 
@@ -70,14 +68,16 @@ class Seal:
 
     Args:
         spacers: The step's turns, each with the spacers before it.
-        apart: Tensors with chunks of their own: they come before the step's first
-            ordered op, and stay until its last one has ended.
+        apart: Tensors of ops without order: they come before the step's first ordered
+            op, and stay until its last one has ended.
         addresses: Planned address in the arena of each chunk, by its key.
+        below: Smaller tensors, in bytes, have no planned address.
     """
 
     spacers: Sequence[tuple[Turn, Sequence[Spacer]]] = ()
     apart: Sequence[str] = ()
     addresses: Mapping[int, int] = field(default_factory=dict[int, int])
+    below: Bytes = UNLIMITED
 
 
 def rewrite(
@@ -122,6 +122,7 @@ class _Rewriter:
 
     def __init__(self, step: TracedStep, plan: SwapPlan) -> None:
         self.nodes, self._graph = Nodes(step.nodes), step.graph
+        self._device = step.device
         self.plan = resolve(step.graph, plan)
         # By link of the chain, what it waits for: ops whose room it needs, and swap-ins
         # that have theirs.
@@ -203,7 +204,7 @@ class _Rewriter:
 
     def wire(self, seal: Seal) -> None:
         nodes, before = self.nodes, self._arrive(seal.apart)
-        turns: dict[str, _Turns] = defaultdict(list)
+        turns: dict[str, list[tuple[Turn, Sequence[Spacer]]]] = defaultdict(list)
         for turn, each in seal.spacers:
             turns[turn.op].append((turn, each))
         for start, link in self._begun:
@@ -224,20 +225,15 @@ class _Rewriter:
                 before = waits
                 continue
             nodes.wait(nodes[name], waits)
-            op, large = self._graph.by_name[name], self._large(name, turns[name])
+            op = self._graph.by_name[name]
+            large = [t.name for t in op.outputs if t.size >= seal.below]
             before = [name, *self._arrive(large if op.from_host else ())]
             held += large if op.to_host else ()
         end = [Spacer(number, 0) for number in self._spacers]
         ends = [*self._space(end, before), *self._keep(held, before)]
         if end or held:
             waits = (f"^{name}" for name in ends)
-            nodes.make(compat.END, "NoOp", waits, nodes[before[0]].device)
-
-    def _large(self, name: str, turns: _Turns) -> list[str]:
-        """Return an op's tensors that have planned addresses; none unless sealed."""
-        sizes = [turn.least for turn, _ in turns if turn.takes and turn.copy is None]
-        made = self._graph.by_name[name].outputs if sizes else ()
-        return [tensor.name for tensor in made if tensor.size >= sizes[0]]
+            nodes.make(compat.END, "NoOp", waits, self._device)
 
     def _arrive(self, tensors: Sequence[str]) -> list[str]:
         """Wait for tensors from the host; returns what the chain waits for."""
@@ -254,7 +250,7 @@ class _Rewriter:
         (shape_ops.cc).
         """
         name = f"{prefix}/{tensor.replace(':', '_')}"
-        device = self.nodes[self.plan.plan.chain[0]].device
+        device = self._device
         dtype = self._graph.tensors[tensor].dtype
         if dtype == "int32":
             types = {"T": dtype, "type": tf.float32}
@@ -270,7 +266,7 @@ class _Rewriter:
     def _space(self, spacers: Sequence[Spacer], waits: list[str]) -> list[str]:
         """Take spacers and give them back in order; returns what to wait for."""
         for spacer in spacers:
-            device = self.nodes[self.plan.plan.chain[0]].device
+            device = self._device
             name = f"lms/spacer{spacer.number}"
             before = (f"^{each}" for each in waits)
             if spacer.size:

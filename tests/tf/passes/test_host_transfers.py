@@ -1,11 +1,13 @@
-"""Tensors from the host count on the device once, if an op reads them there."""
+"""Tensors that pass between host and device: which take memory there, how long."""
+
+from typing import Any
 
 import pytest
 import tensorflow as tf
 
 from lms.ir.graph import Op, Tensor
 from lms.tf import compat
-from lms.tf.passes.host_transfers import with_host_memory, with_received
+from lms.tf.passes.host_transfers import with_host_memory, with_received, with_sent
 
 pytestmark = pytest.mark.tf
 
@@ -51,3 +53,33 @@ def test_what_a_gpu_keeps_in_the_host_s_memory_takes_none_of_its_own() -> None:
     read = with_host_memory([*ops[:2], made("cast", "sum:0")], nodes, gpu)
     assert [op.outputs[0].size for op in read] == [64, 0, 64]
     assert [op.from_host for op in read] == [True, False, False], "it is received"
+
+
+def of_int32(name: str, size: int, *inputs: str, **flags: Any) -> Op:
+    outputs = (Tensor(name=f"{name}:0", size=size, dtype="int32"),)
+    return Op(name=name, type="", inputs=inputs, outputs=outputs, **flags)
+
+
+@pytest.mark.parametrize(
+    ("size", "reader", "is_sent"),
+    [(256, "Minimum", True), (0, "Minimum", False), (256, "Cast", False)],
+    ids=["read by the host", "made by the host", "read by the device"],
+)
+def test_what_the_host_reads_of_the_device_is_marked(
+    size: int, reader: str, *, is_sent: bool
+) -> None:
+    ops = [
+        of_int32("x", 256, persistent=True),
+        of_int32("a", size, "x:0"),
+        of_int32("view", size, "a:0", alias="a:0"),
+        of_int32("low", 0, "view:0", "x:0"),
+    ]
+    types = {"T": "int32"} if reader == "Minimum" else {"SrcT": "int32", "DstT": "half"}
+    nodes = [
+        compat.made_node("a", "Cast", ["x"], SrcT="float32", DstT="int32"),
+        compat.made_node("view", "Reshape", ["a"]),
+        compat.made_node("low", reader, ["view", "x"], **types),
+    ]
+    found = {op.name: op.to_host for op in with_sent(ops, nodes, "/device:GPU:0")}
+    assert found == {"x": False, "a": is_sent, "view": False, "low": False}
+    assert with_sent(ops, nodes, "/device:CPU:0") == ops

@@ -26,6 +26,8 @@ __all__ = ["Packed", "most_at_once", "pack"]
 
 # The first orders: by bytes x lifetime^power. More powers help less than more tries.
 _POWERS = (0.0, 0.3)
+# Powers rise by 0.1 for each further packing that is asked for.
+_FURTHER = 0.1
 # A chunk that ended too high moves to at most 0.4 of its place in the order.
 _NEAREST = 0.4
 # About 48 chunks start in a window of time: wider ones are slow to search, and more
@@ -68,7 +70,7 @@ def most_at_once(
     return max(accumulate(size for _, size in changes), default=0)
 
 
-def pack(
+def pack(  # noqa: PLR0913 - the search's knobs among them
     sizes: Sequence[Bytes],
     starts: Sequence[int],
     ends: Sequence[int],
@@ -76,6 +78,7 @@ def pack(
     *,
     tries: int = 80,
     gap: Bytes = 0,
+    again: int = 0,
 ) -> Packed | None:
     """Find an address for each chunk, within `room`.
 
@@ -88,6 +91,7 @@ def pack(
             did not pack, 24 packed a third, and 80 more than half.
         gap: Bytes that lie between two chunks, at least, if they do not touch, or if
             they are taken together.
+        again: A number; another one gives another packing.
 
     Returns:
         The first packing found within `room`; None if none is.
@@ -102,7 +106,7 @@ def pack(
     order = list(range(len(chunks)))
     for tried in range(tries):
         if tried < len(_POWERS):
-            order = _by_weight(chunks, _POWERS[tried])
+            order = _by_weight(chunks, _POWERS[tried] + again * _FURTHER)
         offsets, late = _first_fit(chunks, order, room, gap)
         if late is None:
             tops = map(sum, zip(offsets, sizes, strict=True))

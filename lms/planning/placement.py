@@ -179,7 +179,7 @@ def _placements(
 
     In each group plans of the largest capacity come first, since they move least.
     """
-    usual = smallest_worth_moving(peak(graph))
+    usual = request.large or smallest_worth_moving(peak(graph))
     coarse = max(usual, peak(graph) // TUNING.coarse_part)
     link = request.speeds.hardware
     long = max(coarse, int(min(link.h2d, link.d2h) * TUNING.copy_seconds))

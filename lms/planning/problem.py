@@ -151,6 +151,8 @@ class PlanRequest:
         recompute: Whether tensors are recomputed: None where that is best; True
             wherever possible.
         sealed: Whether large chunks get planned addresses; no headroom is needed then.
+        large: Bytes of the smallest large chunk of a sealed step: the same for all its
+            plans, since smaller scratch is not measured.
     """
 
     budget: Bytes
@@ -159,6 +161,7 @@ class PlanRequest:
     filters: Filters
     recompute: bool | None = None
     sealed: bool = False
+    large: Bytes = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -393,7 +393,7 @@ def _plan_unsealed(
             return edge
         if placed is not None and least <= budget.step:
             return placed
-    raise _refusal(least, every, "and fragmentation", budget)
+    raise _refusal(least, every, settings.filters, "and fragmentation", budget)
 
 
 def _plan_sealed(
@@ -413,6 +413,7 @@ def _plan_sealed(
         filters=settings.filters,
         recompute=settings.recompute,
         sealed=True,
+        large=smallest_worth_moving(min(map(peak, orders[0]()))),
     )
     found = _least_doubted(orders, request)
     if found is not None:
@@ -421,13 +422,17 @@ def _plan_sealed(
     least, placed = _least(every, request)
     if placed is None or least <= budget.sealed_room:
         return placed
-    raise _refusal(least, every, "", budget)
+    raise _refusal(least, every, settings.filters, "", budget)
 
 
 def _refusal(
-    least: Bytes, orders: Sequence[GraphView], cause: str, budget: MemoryBudget
+    least: Bytes,
+    orders: Sequence[GraphView],
+    filters: Filters,
+    cause: str,
+    budget: MemoryBudget,
 ) -> BudgetError:
-    _, op_name = min(least_need(graph, Filters()) for graph in orders)
+    _, op_name = min(least_need(graph, filters) for graph in orders)
     what = f"op {op_name!r} {cause}".strip()
     return BudgetError(
         f"`budget` must be at least {format_bytes(least, at_least=True)} for {what}, "
@@ -477,15 +482,18 @@ def _enough(graph: GraphView) -> Bytes:
 
 def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
     """Return the first plan without risk, recomputing more in each try."""
-    moves = int(request.recompute is False)
+    places = _LITTLE_SEALED_ROOM if request.sealed else _LITTLE_ROOM
+    firsts = [_Choice(percent=place) for place in places]
+    if request.recompute is False:
+        firsts = []
+    if request.recompute is not True:
+        firsts.append(_Choice(only_moves=1))
     for graph in orders:
         if certain_need(graph) > request.budget:
             continue
         search = _Search([graph], request)
-        places = _LITTLE_SEALED_ROOM if request.sealed else _LITTLE_ROOM
-        for percent, window in product((0,) if moves else places, (1, 0)):
-            choice = _Choice(percent=percent, window=window, only_moves=moves)
-            option = search.made_once(choice)
+        for first, window in product(firsts, (1, 0)):
+            option = search.made_once(replace(first, window=window))
             if option is not None and option.risk is Risk.NONE:
                 return option
             if search.is_spent:

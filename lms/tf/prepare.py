@@ -18,17 +18,17 @@ from typing import Any
 from lms.errors import BudgetError, LMSError, OutOfMemoryError
 from lms.ir.graph import op_of
 from lms.ir.write_guard import WriteGuard, guard_writes
-from lms.planning.addresses import place
+from lms.planning.addresses import Placed, place
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import plan_step, without_plan
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.select import fits, plain_plan
 from lms.planning.settings import Settings
-from lms.planning.spacers import place_spacers
+from lms.planning.spacers import Spaced, place_spacers
 from lms.planning.tuning import THOROUGH
 from lms.report.progress import tell
 from lms.simulation.allocator import SmallPool
-from lms.simulation.turns import comes_first, find_turns
+from lms.simulation.turns import Turn, comes_first, find_turns
 from lms.tf.attempts import (
     NOTHING,
     Attempt,
@@ -88,6 +88,9 @@ _TRAINING = ("train", "step")
 # Variables return to the device before planning if, beside them, 60 % of the step's
 # unplanned peak are free.
 _AMPLE_PERCENT = 60
+
+# At most 4 packings of a step are tried until spacers make the allocator choose one.
+_PACKINGS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -481,7 +484,7 @@ def _refuse_to_seal(
         if dtype == "int32" and size >= below:
             raise _UnsealedError("an input of int32 comes from the host at any time")
     graph, chain = planned.graph, set(planned.plan.chain) - set(first)
-    ops = (op for op in graph.ops if op.to_host or op.name in first)
+    ops = (op for op in graph.ops if op.name in first)
     made = (tensor for op in ops if not op.constant for tensor in op.outputs)
     sizes = {tensor.name: tensor.size for tensor in made if tensor.size >= below}
     behind = set[str]()
@@ -524,20 +527,42 @@ def _sealed(
     room = arena.capacity
     if not budget.is_whole_device and budget.total is not None:
         room = min(room, budget.total - fixed)
-    tries = THOROUGH.packings
-    placed = place(planned.graph, planned.plan, pool, room, tries)
-    if placed is None:
-        raise _UnsealedError("its tensors do not fit side by side")
-    spaced = place_spacers(turns, placed.addresses, arena.capacity, room)
-    if spaced is None:
-        raise _UnsealedError("two tensors of one op cannot be told apart")
-    if spaced.peak > room:
-        raise _UnsealedError("`budget` is a large part of the device, not all of it")
+    placed, spaced = _placed(planned, pool, turns, arena.capacity, room)
     arena.needed = placed.height
     spacers = [(turn, spaced.before.get(i, ())) for i, turn in enumerate(turns)]
     names = [tensor.name for op, tensor in made if op.type not in CONSTANT]
-    sealed = Seal(spacers=spacers, apart=names, addresses=placed.addresses)
+    sealed = Seal(
+        spacers=spacers, apart=names, addresses=placed.addresses, below=pool.below
+    )
     return arena, sealed, fixed + spaced.peak - budget.persistent
+
+
+def _placed(
+    planned: PlannedStep,
+    pool: SmallPool,
+    turns: Sequence[Turn],
+    capacity: Bytes,
+    room: Bytes,
+) -> tuple[Placed, Spaced]:
+    """Find addresses in an arena of `capacity` bytes, of which `room` may be used.
+
+    Raises:
+        _UnsealedError: If the allocator cannot be made to choose any that were tried.
+    """
+    reason = "its tensors do not fit side by side"
+    for again in range(_PACKINGS):
+        placed = place(
+            planned.graph, planned.plan, pool, room, THOROUGH.packings, again
+        )
+        if placed is None:
+            continue
+        spaced = place_spacers(turns, placed.addresses, capacity, room)
+        if spaced is not None and spaced.peak <= room:
+            return placed, spaced
+        reason = "two tensors of one op cannot be told apart"
+        if spaced is not None:
+            reason = "`budget` is a large part of the device, not all of it"
+    raise _UnsealedError(reason)
 
 
 def _tell(captured: Captured, budget: MemoryBudget) -> None:

@@ -76,8 +76,8 @@ def test_a_step_that_failed_is_repeated_with_the_same_batch(
     assert state.numpy() == 2
     (report,) = made.report
     assert report.replans == 1
-    assert report.budget_bytes < budget
     assert report.budget_bytes + report.margin_bytes == budget
+    assert report.addresses == "not planned: it ran out of memory"
 
 
 def test_another_thread_waits_until_a_step_is_planned_anew(fitted: Any) -> None:

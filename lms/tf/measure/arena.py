@@ -88,6 +88,7 @@ class Arena:
         name = self.device.full_name
         own = (getattr(tensor, "backing_device", "") == name for tensor in inputs)
         there = [t for t, is_own in zip(inputs, own, strict=True) if is_own]
+        self.fillers = None  # the new ones take their chunks
         with tf.device(name):  # else the chunks that they do not need would be free
             sizes = (t.shape.num_elements() * t.dtype.size for t in there)
             self.fillers = [*map(nothing, sizes)]

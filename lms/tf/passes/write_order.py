@@ -156,11 +156,12 @@ class KeptVariables:
         return tuple(size for size in sizes if size is not None and size <= _SMALL)
 
     def values(self) -> list[Any]:
-        """Read the variables' values, and leave small ones on their device.
+        """Copy the values: large ones to the host, small ones where they lie.
 
-        A copy from a GPU would wait for all queued kernels. While a value is held,
-        TensorFlow writes the variable's next value elsewhere
-        (`PrepareToUpdateVariable` in training_op_helpers.h).
+        A copy from a GPU would wait for all queued kernels. A value that is held and
+        not copied makes TensorFlow write the variable's next value elsewhere
+        (`PrepareToUpdateVariable` in training_op_helpers.h): many small variables that
+        lie side by side would leave a free fragment that large tensors fit.
         """
         return [_value(handle, dtype) for handle, dtype in self.handles]
 
@@ -205,7 +206,10 @@ def _value(handle: tf.Tensor, dtype: tf.DType) -> Any:
     take_mark_off(handle)
     value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
     size = _size(handle, dtype)
-    return value if size is not None and size <= _SMALL else np.array(value)
+    if size is None or size > _SMALL:
+        return np.array(value)
+    with tf.device(value.backing_device):
+        return tf.raw_ops.DeepCopy(x=value)
 
 
 def _assign(handle: tf.Tensor, value: Any, *, is_full: bool) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from operator import itemgetter
 
 from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import buffers, peak
@@ -113,12 +114,12 @@ def find_plan(
         The plan; None if none can be placed.
     """
     rules = replace(rules or EvictionRules(), walks=effort.walks)
-    penalty, sure = _surest(graph, request, rules, effort)
+    sure = _surest(graph, request, rules, effort)
     if not sure:
         return None
     if len(sure) > 1:
         sure = ranked([_played(graph, option, request.speeds) for option in sure])
-    timed = [sure[0], *_in_time(graph, sure[0], request, penalty, effort)]
+    timed = [sure[0], *_in_time(graph, sure[0], request, effort)]
     return ranked([_played(graph, option, request.speeds) for option in timed])[0]
 
 
@@ -144,22 +145,18 @@ def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:
 
 def _surest(
     graph: GraphView, request: PlanRequest, rules: EvictionRules, effort: Effort
-) -> tuple[int, list[FittedPlan]]:
-    """Return (0, a few plans without risk), or else (penalty, the plan of least risk).
-
-    A tight budget may allow no sure plan. The plan of least risk exceeds the bound by
-    least, or is placed in most regions.
-    """
+) -> list[FittedPlan]:
+    """Return a few plans without risk, or else the plan that has the most places."""
     sure: list[FittedPlan] = []
     others: list[tuple[int, FittedPlan]] = []
     for alike in _placements(graph, request, rules, effort):
         before, is_enough = len(sure), False
         for option in alike:
-            penalty, fitted = judged(graph, option, request, effort)
-            if fitted.risk is Risk.NONE:
-                sure.append(fitted)
+            failed, fitted = judged(graph, option, request, effort)
+            if failed:
+                others.append((failed, fitted))
             else:
-                others.append((penalty, fitted))
+                sure.append(fitted)
             is_enough = len(sure) == effort.compared
             is_enough |= len(sure) + len(others) >= effort.placed
             if is_enough or len(sure) - before == TUNING.alike_plans:
@@ -167,9 +164,8 @@ def _surest(
         if is_enough or (sure and request.sealed):
             break
     if sure or not others:
-        return 0, sure
-    penalty, fitted = min(others, key=lambda other: (other[1].risk, other[0]))
-    return penalty, [fitted]
+        return sure
+    return [min(others, key=itemgetter(0))[1]]
 
 
 def _placements(
@@ -226,13 +222,11 @@ def _in_time(
     graph: GraphView,
     fitted: FittedPlan,
     request: PlanRequest,
-    penalty: int,
     effort: Effort,
 ) -> Iterator[FittedPlan]:
-    """Yield plans with swap-ins that start in time, of no higher penalty."""
+    """Yield plans with swap-ins that start in time, of no higher risk."""
     headroom = NOTHING if fitted.risk is Risk.PLACE else request.headroom
     bound = request.budget + headroom.bound
-    bound = penalty if fitted.risk is Risk.BOUNDS else bound
     pool = fitted.small_pool
     regions = [Region(capacity=UNLIMITED, small_pool=replace(pool, sizes=()))]
     if not request.sealed:
@@ -275,10 +269,7 @@ def judged(
     request: PlanRequest,
     effort: Effort = THOROUGH,
 ) -> tuple[int, FittedPlan]:
-    """Return (penalty, the plan with its risk).
-
-    Penalties compare only within one risk: of `PLACE`, the number of regions in which
-    the plan cannot be placed; of `BOUNDS`, its highest peak.
+    """Return (number of regions without a place for the plan, the plan with its risk).
 
     Args:
         graph: The graph that the plan is for, in any execution order.
@@ -290,14 +281,12 @@ def judged(
         return 0, option
     budget, headroom = request.budget, request.headroom
     regions = _regions(budget, headroom, option.small_pool, effort)
-    peaks = list(peaks_by_region(graph, option.plan, regions))
-    placed = [peak for peak in peaks if peak is not None]
-    if len(placed) < len(regions):
-        return len(regions) - len(placed), replace(option, risk=Risk.PLACE)
-    sure = replace(option, peak=_middle(placed), risk=Risk.NONE)
-    if max(placed) > budget + headroom.bound:
-        return max(placed), replace(sure, risk=Risk.BOUNDS)
-    return 0, sure
+    peaks = peaks_by_region(graph, option.plan, regions)
+    most = budget + headroom.bound
+    placed = [peak for peak in peaks if peak is not None and peak <= most]
+    if failed := len(regions) - len(placed):
+        return failed, replace(option, risk=Risk.PLACE)
+    return 0, replace(option, peak=_middle(placed), risk=Risk.NONE)
 
 
 def _middle(peaks: Sequence[int]) -> int:

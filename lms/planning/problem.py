@@ -112,8 +112,7 @@ class Risk(IntEnum):
     """Risk of a plan's placement; the least is best."""
 
     NONE = 0  # placed in all regions, within bounds
-    BOUNDS = 1  # placed in all, beyond the bounds in some
-    PLACE = 2  # placed in the budget, and not in all regions
+    PLACE = 1  # placed in the budget, and not in all regions within bounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

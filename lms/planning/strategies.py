@@ -371,26 +371,23 @@ def _plan_unsealed(
     the least budget of a sure plan, or had it when the training began: a step that runs
     out of memory is replanned.
     """
-    found: list[FittedPlan] = []
+    sure = None
     for percent in (TUNING.taken_percent, _ALL):
         option = _least_doubted(orders, _request(settings, budget, speeds, percent))
-        if option is None:
-            continue
-        if option.risk is Risk.NONE and percent < _ALL:
-            return option
-        found.append(option)
+        if option is not None and option.risk is Risk.NONE:
+            if percent < _ALL:
+                return option
+            sure = option
     if refusal is not None:
-        sure = [option for option in found if option.risk is Risk.NONE]
-        if not sure:
+        if sure is None:
             raise refusal
-        return sure[0]
+        return sure
     every = [order for family in orders for order in family()]
     request = _request(settings, budget, speeds, _ALL)
     least, placed = _least(every, request)
     if budget.device_has(least):
-        edge = _at_the_edge(orders, found, request)
-        if edge is not None:
-            return edge
+        if sure is not None:
+            return sure
         if placed is not None and least <= budget.step:
             return placed
     raise _refusal(least, every, settings.filters, "and fragmentation", budget)
@@ -499,24 +496,6 @@ def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan
             if search.is_spent:
                 break
     return None
-
-
-def _at_the_edge(
-    orders: Iterable[Callable[[], Sequence[GraphView]]],
-    found: Sequence[FittedPlan],
-    request: PlanRequest,
-) -> FittedPlan | None:
-    """Return the found plan of least risk, or one that ignores fragmentation."""
-    best = min(found, key=lambda option: option.risk, default=None)
-    if best is not None and best.risk is not Risk.PLACE:
-        return best
-    if not request.headroom.holes:
-        return None
-    whole = replace(request, headroom=replace(request.headroom, holes=()))
-    option = _least_doubted(orders, whole)
-    if option is None or option.risk is Risk.PLACE:
-        return None
-    return replace(option, risk=Risk.PLACE)
 
 
 def _request(

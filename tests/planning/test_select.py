@@ -12,7 +12,6 @@ from lms.planning import strategies as budget_search
 from lms.planning.problem import FittedPlan, MemoryBudget, Risk, Speeds, budget_in
 from lms.planning.select import choose_plan, workload_of
 from lms.planning.settings import read_settings
-from lms.planning.strategies import best_plan
 from lms.units import MIB
 from tests.planning.stored import read_step
 
@@ -55,23 +54,6 @@ def test_a_budget_below_what_a_planner_can_do_says_what_would_do(
     assert no.value.least_bytes is not None
     assert no.value.least_bytes > 11 * MIB
     assert (no.value.op_name is None) is (thresholds is not None)
-
-
-def test_a_plan_that_only_fits_without_the_holes_is_doubted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    chosen: list[FittedPlan | None] = []
-
-    def noted(*args: Any) -> FittedPlan | None:
-        chosen.append(best_plan(*args))
-        return chosen[-1]
-
-    monkeypatch.setattr(budget_search, "best_plan", noted)
-    budget = device(960 * MIB)
-    plan = planned("drawn_300", replace(budget, holes=(budget.step // 2,)))
-    assert None in chosen
-    assert plan.risk is Risk.PLACE
-    assert plan.seconds is not None
 
 
 @pytest.mark.parametrize("automatic", [True, False])

@@ -26,13 +26,12 @@ from weakref import WeakSet
 import tensorflow as tf
 
 from lms.simulation.allocator import SmallPool, rounded_up
+from lms.simulation.turns import CHUNK
 from lms.tf import compat
 from lms.tf.measure.devices import MOST_FILLERS, Device, fillers_of, nothing
 from lms.units import Bytes
 
 __all__ = ["Arena", "seal"]
-
-_CHUNK = rounded_up(1)  # bytes of the allocator's smallest chunk
 
 _arenas: "WeakSet[Arena]" = WeakSet()
 
@@ -134,7 +133,7 @@ class Arena:
     @property
     def _too_large_elsewhere(self) -> Bytes:
         """Bytes that only the arena has in one piece."""
-        return rounded_up(max((self.below, *self.chunks))) + _CHUNK
+        return rounded_up(max((self.below, *self.chunks))) + CHUNK
 
     def _make(self) -> bool:
         """Make the chunks, if there are none, the fences and the arena."""
@@ -216,10 +215,10 @@ def _measured(half: Bytes, least: Bytes) -> tuple[int, Bytes]:
         raise MemoryError
     del larger
     smaller = bisect_left(
-        range(least, half + 1, _CHUNK),
+        range(least, half + 1, CHUNK),
         x=True,
         key=lambda size: compat.address_of(nothing(size)) == address,
     )
     if not smaller:
         raise MemoryError
-    return address, half + least + least + _CHUNK * (smaller - 1)
+    return address, half + least + least + CHUNK * (smaller - 1)

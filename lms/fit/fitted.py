@@ -303,11 +303,7 @@ class FittedFunction:
         key = signature_key([iterator.element_spec])
         if is_known and self._unplanned is None and key not in self._given_up:
             with self._giving_up(key):
-                traced = self._trace((), iterator)
-                key = self._key(traced, specs)
-                if key not in self._given_up:
-                    with self._giving_up(key):
-                        self._prepared(traced, specs)
+                self._prepared(self._trace((), iterator), specs)
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far fit easily without a plan."""

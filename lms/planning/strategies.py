@@ -64,7 +64,7 @@ _FENCED = 8
 _REFERENCE = "v100-pcie"
 
 # Indices into the percentages of the search to try in turn for the least budget.
-_LITTLE_ROOM, _LITTLE_SEALED_ROOM = (0, 2, 5), (0, 3, 5)
+_LITTLE_ROOM = (0, 3, 5)
 
 
 def best_plan(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
@@ -479,8 +479,7 @@ def _enough(graph: GraphView) -> Bytes:
 
 def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
     """Return the first plan without risk, recomputing more in each try."""
-    places = _LITTLE_SEALED_ROOM if request.sealed else _LITTLE_ROOM
-    firsts = [_Choice(percent=place) for place in places]
+    firsts = [_Choice(percent=place) for place in _LITTLE_ROOM]
     if request.recompute is False:
         firsts = []
     if request.recompute is not True:

@@ -135,6 +135,11 @@ class Arena:
         """Bytes that only the arena has in one piece."""
         return rounded_up(max((self.below, *self.chunks))) + CHUNK
 
+    @property
+    def _half(self) -> Bytes:
+        """More than half of the device's free bytes."""
+        return rounded_up(int(self.device.free_bytes) // 2 + 1)
+
     def _make(self) -> bool:
         """Make the chunks, if there are none, the fences and the arena."""
         self.fences = None
@@ -161,15 +166,13 @@ class Arena:
             MemoryError: If too little is free in one piece.
         """
         least = rounded_up(self.below)
-        half = _more_than_half(self.device)
-        fillers = fillers_of(half, least=least, count=MOST_FILLERS)
+        fillers = fillers_of(self._half, least=least, count=MOST_FILLERS)
         own, fences = Counter(self.chunks), list[Any]()
         for size, filler in fillers:
             own[size] -= 1
             if own[size] < 0:
                 fences.append(filler)
-        measured = _measured(_more_than_half(self.device), least)
-        self.address, self.capacity = measured
+        self.address, self.capacity = _measured(self._half, least)
         if self.capacity < self._too_large_elsewhere:
             raise MemoryError
         return fences
@@ -194,10 +197,6 @@ def seal(device: Device, pool: SmallPool, batch: Sequence[Bytes]) -> Arena | Non
         return None
     _arenas.add(arena)
     return arena
-
-
-def _more_than_half(device: Device) -> Bytes:
-    return rounded_up(int(device.free_bytes) // 2 + 1)
 
 
 def _measured(half: Bytes, least: Bytes) -> tuple[int, Bytes]:

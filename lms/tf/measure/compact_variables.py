@@ -10,7 +10,7 @@ Known weakness: for a moment the variables are on the host alone, and another re
 finds nothing in them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakValueDictionary, finalize
 
@@ -76,7 +76,8 @@ def settle_variables(step: TracedStep, device: Device) -> None:
     finally:
         try:
             chunks = tuple(_size(*pair) for pair in small)
-            _hold(device.keep_pool(SmallPool(sizes=chunks)), small)
+            if (walls := device.keep_pool(SmallPool(sizes=chunks))) is not None:
+                finalize(small[0][0], walls.clear)  # until then they stay
             kept.put_back(values)
         except Exception as error:
             raise OutOfMemoryError(
@@ -84,12 +85,6 @@ def settle_variables(step: TracedStep, device: Device) -> None:
                 "Load them from a checkpoint, and use a smaller model or fewer other "
                 "tensors on the device."
             ) from error
-
-
-def _hold(walls: Any, variables: Sequence[tuple[Any, tf.DType]]) -> None:
-    """Hold guard chunks as long as the first of the variables lives."""
-    for handle, _ in variables[:1] if walls else ():
-        finalize(handle, walls.clear)
 
 
 def _replaced(step: TracedStep) -> set[int]:

@@ -165,7 +165,7 @@ class Device:
             nothing(max(wanted, 1))
         self.memory.reset_peak()
 
-    def keep_pool(self, small_pool: SmallPool) -> object:
+    def keep_pool(self, small_pool: SmallPool) -> list[Any] | None:
         """Make contiguous free chunks, each with a guard chunk behind it.
 
         Returns:

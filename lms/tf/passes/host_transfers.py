@@ -124,13 +124,7 @@ def with_host_memory(
 def with_sent(
     ops: Sequence[Op], nodes: Sequence[compat.NodeDef], device: str
 ) -> list[Op]:
-    """Return ops in which those are marked whose outputs are copied to the host.
-
-    Args:
-        ops: The ops of a step.
-        nodes: TensorFlow's nodes of the ops.
-        device: Full name of the device; only a GPU's memory is not the host's.
-    """
+    """Mark ops whose outputs the host reads; arguments as for `with_host_memory`."""
     if "GPU" not in device:
         return list(ops)
     kept = {n.name: compat.host_memory(n)[0] for n in nodes if n.device in ("", device)}

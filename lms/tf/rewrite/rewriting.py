@@ -250,15 +250,16 @@ class _Rewriter:
         (shape_ops.cc).
         """
         name = f"{prefix}/{tensor.replace(':', '_')}"
-        device = self._device
         dtype = self._graph.tensors[tensor].dtype
         if dtype == "int32":
             types = {"T": dtype, "type": tf.float32}
-            made = self.nodes.make(f"{name}/bits", "Bitcast", [tensor], device, **types)
+            made = self.nodes.make(
+                f"{name}/bits", "Bitcast", [tensor], self._device, **types
+            )
             tensor, dtype = made.name, "float32"
         types = {"T": dtype, "out_type": tf.int32}
         inputs = [tensor, *(f"^{each}" for each in waits)]
-        return self.nodes.make(name, "Shape", inputs, device, **types).name
+        return self.nodes.make(name, "Shape", inputs, self._device, **types).name
 
     def _name_of(self, swap: int, copy: int) -> str:
         return f"lms/{swap}/{op_of(self.plan.swaps[swap].buffer.root)}/in{copy}"
@@ -266,18 +267,21 @@ class _Rewriter:
     def _space(self, spacers: Sequence[Spacer], waits: list[str]) -> list[str]:
         """Take spacers and give them back in order; returns what to wait for."""
         for spacer in spacers:
-            device = self._device
             name = f"lms/spacer{spacer.number}"
             before = (f"^{each}" for each in waits)
             if spacer.size:
-                size = self._rows_of(spacer.size, device)
+                size = self._rows_of(spacer.size, self._device)
                 inputs = [size.name, *before]
-                made = self.nodes.make(name, "Empty", inputs, device, dtype=tf.uint8)
+                made = self.nodes.make(
+                    name, "Empty", inputs, self._device, dtype=tf.uint8
+                )
                 self._spacers[spacer.number] = made
             else:
                 inputs = [self._spacers.pop(spacer.number).name, *before]
                 types = {"T": tf.uint8, "out_type": tf.int32}
-                made = self.nodes.make(f"{name}/keep", "Shape", inputs, device, **types)
+                made = self.nodes.make(
+                    f"{name}/keep", "Shape", inputs, self._device, **types
+                )
             waits = [made.name]
         return waits
 

@@ -29,6 +29,9 @@ _LEAST = 64 * KIB  # bytes; smaller chunks are not compared
 _DEVICE_MEMORY = "GPU_"  # allocators of a GPU; `gpu_host_bfc` is the host's
 _END = "the step's end"
 
+# Beginnings of the names of ops that take memory for planned addresses.
+_OF_ARENA = ("lms/spacer", "Empty")
+
 # The op that TensorFlow logs for a tensor from the host (base_rendezvous_mgr.cc).
 _RECEIVED = "SameWorkerRecvDone"
 
@@ -131,6 +134,8 @@ def _writes_over(
 def logged(spans: Sequence[Span], *, mark: str) -> list[Taken]:
     """List the memory that ops of a recorded step took, in order of allocation.
 
+    Left out are spacers of planned addresses, and the probe of their arena.
+
     Args:
         spans: Spans of one recorded step, in order (`profiling.spans.read_spans`).
         mark: Name of the step's span.
@@ -156,7 +161,8 @@ def logged(spans: Sequence[Span], *, mark: str) -> list[Taken]:
             found[begun] = Taken(op=op, size=size, until=running)
     for begun, op, size in chunks.values():
         found[begun] = Taken(op=op, size=size, until=_END)
-    return [found[number] for number in sorted(found)]
+    taken = (found[number] for number in sorted(found))
+    return [one for one in taken if not one.op.startswith(_OF_ARENA)]
 
 
 def compare(

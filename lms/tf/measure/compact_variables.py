@@ -12,29 +12,25 @@ finds nothing in them.
 
 from collections.abc import Iterable
 from typing import Any
-from weakref import WeakValueDictionary, finalize
+from weakref import WeakValueDictionary
 
 import numpy as np
 import tensorflow as tf
 
 from lms.errors import OutOfMemoryError
 from lms.ir.liveness import new_value
-from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.passes.host_variables import address_of, lies_on_host
 from lms.tf.passes.write_order import KeptVariables
 from lms.tf.uninterrupted import uninterrupted
-from lms.units import KIB, Bytes
+from lms.units import Bytes
 
 __all__ = ["settle_variables", "shared_bytes"]
 
 # Variables are compacted only if 1/2 of their bytes stays free beside them.
 _SPARE = 2
-
-# Guard chunks lie behind variables below 64 KiB that get another tensor.
-_LARGE = 64 * KIB
 
 # Handles of compacted variables, by identity: plans rely on addresses, so once only.
 _settled: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -44,8 +40,7 @@ _settled: WeakValueDictionary[int, Any] = WeakValueDictionary()
 def settle_variables(step: TracedStep, device: Device) -> None:
     """Move each captured variable to memory of its own, side by side; values stay.
 
-    Small variables that the step gives another tensor come first, large ones of these
-    last, and in between the others, the largest first.
+    Large variables come first, variables that the step gives another tensor last.
 
     Variables on the host or other devices, of text, empty, or moved before are left.
     Nothing is moved where variables might not fit again: for a moment all values are on
@@ -63,9 +58,6 @@ def settle_variables(step: TracedStep, device: Device) -> None:
     replaced = _replaced(step)
     found = [pair for pair in handles if _size(*pair)]
     order = sorted(found, key=lambda pair: (id(pair[0]) in replaced, -_size(*pair)))
-    small = [e for e in order if id(e[0]) in replaced and _size(*e) < _LARGE]
-    ids = {id(handle) for handle, _ in small}
-    order = [*small, *(pair for pair in order if id(pair[0]) not in ids)]
     kept = KeptVariables(tuple(order))
     values = [np.array(value) for value in kept.values()]  # small values leave, too
     try:
@@ -75,9 +67,6 @@ def settle_variables(step: TracedStep, device: Device) -> None:
             tf.raw_ops.AssignVariableOp(resource=handle, value=nothing)
     finally:
         try:
-            chunks = tuple(_size(*pair) for pair in small)
-            if (walls := device.keep_pool(SmallPool(sizes=chunks))) is not None:
-                finalize(small[0][0], walls.clear)  # until then they stay
             kept.put_back(values)
         except Exception as error:
             raise OutOfMemoryError(
@@ -90,8 +79,8 @@ def settle_variables(step: TracedStep, device: Device) -> None:
 def _replaced(step: TracedStep) -> set[int]:
     """Handles, by identity, of variables that get another tensor as their value.
 
-    Each new value lies where it was made. Side by side, the old ones would leave a free
-    fragment that large tensors fit: guard chunks lie between small ones.
+    Each new value lies where it was made. Side by side, such variables leave one free
+    fragment instead of many between variables that stay.
     """
     names = {op.writes[0] for op in step.graph.ops if new_value(op) is not None}
     return {id(handle) for n, (handle, _) in step.variables.items() if n in names}

@@ -139,26 +139,6 @@ def test_verbose_is_checked(verbose: Any) -> None:
 # ------------------------------------------------------------------------- the reports
 
 
-class Noisy(keras.Model):
-    """A model whose step draws a number by a kernel that keeps a state."""
-
-    def train_step(self, data: Any) -> dict[str, Any]:
-        return {"noise": tf.random.normal([]) + 0.0 * tf.reduce_sum(data)}
-
-
-def test_a_step_that_fits_draws_the_noise_that_keras_s_own_step_draws() -> None:
-    drawn: list[list[float]] = []
-    for callbacks in ([], [LMSCallback(verbose=0)]):
-        keras.utils.set_random_seed(0)
-        made = Noisy()
-        made.compile()
-        known = {"batch_size": 4, "epochs": 3, "verbose": SILENT}
-        history = made.fit(np.ones((8, 4)), **known, callbacks=callbacks)
-        drawn.append(history.history["noise"])
-    assert drawn[0] == drawn[1]
-    assert len({*drawn[0]}) == len(drawn[0])
-
-
 @pytest.mark.slow
 def test_there_is_a_line_and_a_report_for_fit_evaluate_and_predict(
     model: Any, data: dict[str, Any], capsys: pytest.CaptureFixture[str]

@@ -88,11 +88,12 @@ def test_at_the_edge_of_a_device_only_what_has_the_least_sure_room_is_planned() 
 
 
 @pytest.mark.parametrize("unsealed", ["", "asked"])
-def test_the_least_budget_counts_ops_that_run_twice_and_is_the_same_for_all(
+def test_the_least_budget_is_the_same_for_all_and_at_most_that_of_moves_alone(
     unsealed: str,
 ) -> None:
     (sure,) = {least("drawn_300", size * MIB, unsealed) for size in (400, 600)}
     moving = least("drawn_300", 600 * MIB, unsealed, recompute=False)
-    assert sure <= moving
+    # One search for ops that run twice found 912 MiB, and one for moves alone 960.
+    assert sure <= moving < 912 * MIB
     fitted = planned("drawn_300", device(sure, unsealed))
     assert (fitted.risk, fitted.sealed) == (Risk.NONE, not unsealed)

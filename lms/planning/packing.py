@@ -87,8 +87,7 @@ def pack(  # noqa: PLR0913 - the search's knobs among them
         starts: When each chunk is taken.
         ends: When each chunk is given back, after its start.
         room: Bytes that the packing may take.
-        tries: The most orders of the chunks that are tried. Of plans that 8
-            did not pack, 24 packed a third, and 80 more than half.
+        tries: The most orders of the chunks that are tried. More tries pack more.
         gap: Bytes that lie between two chunks, at least, if they do not touch, or if
             they are taken together.
         again: A number; another one gives another packing.

@@ -28,9 +28,8 @@ class Tuning:
     # sure. Less means more copies, but a margin for the peak, which is not predicted to
     # the byte: allocator, small ops and input pipelines take memory of their own.
     taken_percent: int = 95
-    # A sealed step is planned into 98 % of its room. Its chunks must lie in the arena
-    # that is found when the step is built: for GPT-2 in 0.45 of its peak, 0.4 % of the
-    # budget fewer bytes were in one piece than the plan had counted on.
+    # A sealed step is planned into 98 % of its room. The number is fitted: the arena is
+    # known only when the step is built, and guard chunks and alignment take some of it.
     sealed_percent: int = 98
     # TensorFlow starts any ready op, so a step without a plan may need 1.15 times its
     # predicted peak. Larger: steps are planned that would have fitted without.

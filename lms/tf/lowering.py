@@ -53,7 +53,7 @@ from lms.tf.nodes import (
 from lms.tf.passes import Pass, Step
 from lms.tf.passes.assign_in_place import ASSIGN_IN_PLACE, NOTHING, PLACED
 from lms.tf.passes.compiled import OPEN_COMPILED
-from lms.tf.passes.constant_folding import with_folded
+from lms.tf.passes.constant_folding import WAIT_FOR_NO_CONSTANT, with_folded
 from lms.tf.passes.copy_on_read import COPY_OFF, copying, with_copies_counted
 from lms.tf.passes.host_transfers import (
     SIGNS_ON_DEVICE,
@@ -184,6 +184,7 @@ class TracedStep:
 PASSES = (
     SIGNS_ON_DEVICE,
     OPEN_COMPILED,
+    WAIT_FOR_NO_CONSTANT,
     COPY_OFF,
     COPY_HOST_VARIABLES,
     ASSIGN_IN_PLACE,

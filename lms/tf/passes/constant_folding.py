@@ -4,39 +4,59 @@
                       Const ──> Mul <── ...    as the runtime has it
 
 TensorFlow folds when it makes a function, on the host, whatever else is switched off.
-So a folded tensor lies on the device as long as the function exists.
+So a folded tensor lies on the device as long as the function exists. An op that another
+op waits for runs in each step all the same, so that waits for ops of constants go.
 
 Source: TensorFlow 2.21, `common_runtime/constant_folding.cc` (`IsConstantFoldable`,
 `ReplaceTensorWithConstant`, `kMaxConstantSize`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lms.ir.graph import Op
 from lms.tf import compat
-from lms.tf.nodes import source_of
+from lms.tf.capture.ops import CONSTANT
+from lms.tf.nodes import Nodes, data_of, source_of, waits_of
+from lms.tf.passes import Pass, Step
 from lms.units import MIB
 
-__all__ = ["LARGEST", "folded", "with_folded"]
+__all__ = ["LARGEST", "WAIT_FOR_NO_CONSTANT", "folded", "with_folded"]
 
 LARGEST = 10 * MIB  # of a folded tensor; a larger one is made in each step
 
 
-def folded(ops: Iterable[Op], pure: Set[str]) -> set[str]:
-    """Return the names of constants, and of ops that read constants alone.
+def folded(
+    nodes: Iterable[compat.NodeDef], fixed: Collection[str], *, may_wait: bool = True
+) -> Iterator[str]:
+    """Yield the names of constants, and of ops that read constants alone.
 
     Args:
-        ops: The step's ops, each after its inputs.
-        pure: Names of the ops without effects.
+        nodes: The step's nodes, each after its inputs.
+        fixed: Names of the nodes in loops and branches.
+        may_wait: Whether nodes count that wait for others.
     """
-    found: set[str] = set()
-    for op in ops:
-        sources = {source_of(name) for name in op.inputs}
-        of_constants = op.name in pure and sources and sources <= found
-        if (op.constant or of_constants) and not op.fixed:
-            found.add(op.name)
-    return found
+    known = set[str]()
+    for node in nodes:
+        sources = {source_of(name) for name in data_of(node)}
+        of_constants = sources <= known if sources else node.op in CONSTANT
+        is_open = node.name not in fixed and (may_wait or not waits_of(node))
+        if of_constants and is_open and compat.is_pure(node):
+            known.add(node.name)
+            yield node.name
+
+
+def _waited_for(graph: Nodes, step: Step) -> Iterator[str]:
+    for name in folded(graph, step.fixed, may_wait=False):
+        if any(f"^{name}" in each.input for each in graph.followers(name)):
+            yield name
+
+
+def _end_waits(graph: Nodes, _: Step, name: str) -> None:
+    graph.replace_waits(name, ())
+
+
+WAIT_FOR_NO_CONSTANT = Pass(find=_waited_for, change=_end_waits)
 
 
 def with_folded(
@@ -51,7 +71,7 @@ def with_folded(
         nodes: TensorFlow's nodes of the ops, arguments left out.
         results: Names of the tensors that outlive the step.
     """
-    known = folded(ops, {node.name for node in nodes if compat.is_pure(node)})
+    known = set(folded(nodes, {op.name for op in ops if op.fixed}))
     readers: dict[str, list[str]] = {op.name: [] for op in ops}
     for op in ops:
         for source in {source_of(name) for name in op.inputs}:

@@ -127,7 +127,8 @@ class Cuts:
             and not (op.replaces_state or op.persistent or op.from_host)
             and results.isdisjoint(tensor.name for tensor in op.outputs)
         }
-        self._folded = folded(graph.ops, pure)
+        fixed = {op.name for op in graph.ops if op.fixed}
+        self._folded = set(folded(self.nodes.values(), fixed))
         self._known: dict[tuple[str, int], list[Cut]] = {}
 
     def of(self, op: Op, parts: int) -> list[Cut]:

@@ -25,7 +25,7 @@ def test_only_what_a_constant_can_hold_is_folded(
     cast = Op(name="cast", type="Cast", inputs=("mask:0",), outputs=(made,))
     reader = Op(name="reader", type="Add", inputs=("cast:0", "x:0"))
     x = Op(name="x", type="Placeholder", outputs=(Tensor(name="x:0", size=256),))
-    nodes = [made_node("cast", "Cast", ["mask"])]
+    nodes = [made_node("mask", "Const", []), made_node("cast", "Cast", ["mask"])]
     found = {op.name: op for op in with_folded([MASK, x, cast, reader], nodes, [])}
     assert found["cast"].constant is is_constant
     assert found["reader"] == reader

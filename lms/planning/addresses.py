@@ -79,6 +79,7 @@ def why_unsealed(graph: GraphView) -> str | None:
     """
     large = smallest_worth_moving(peak(graph))
     size = {b.root: b.size for b in buffers(graph)}
+    new_values = 0  # the old values' memory may become one free fragment
     if any(size.get(graph.roots[name], 0) >= large for name in graph.results):
         return "the step returns large tensors"
     for op in graph.ops:
@@ -89,7 +90,7 @@ def why_unsealed(graph: GraphView) -> str | None:
             return f"the size of op {op.name!r} depends on values"
         if op.to_host and op.reusing is not None and op.reusing.size >= large:
             return f"op {op.name!r} writes in place what the host reads"
-        value = graph.roots.get(new_value(op) or "", "")
-        if size.get(value, 0) >= large:
+        new_values += size.get(graph.roots.get(new_value(op) or "", ""), 0)
+        if new_values >= large:
             return f"op {op.name!r} gives a variable new memory"
     return None

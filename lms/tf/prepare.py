@@ -17,7 +17,6 @@ from typing import Any
 
 from lms.errors import BudgetError, LMSError, OutOfMemoryError
 from lms.ir.graph import op_of
-from lms.ir.liveness import buffers, new_value
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.addresses import Placed, place
 from lms.planning.candidates import check_scopes
@@ -485,10 +484,6 @@ def _refuse_to_seal(
         if dtype == "int32" and size >= below:
             raise _UnsealedError("an input of int32 comes from the host at any time")
     graph, chain = planned.graph, set(planned.plan.chain) - set(first)
-    values = {graph.roots.get(new_value(op) or "", "") for op in graph.ops}
-    small = [b.size for b in buffers(graph) if b.root in values and b.size < below]
-    if sum(small) >= below:  # their old places are one free fragment after the step
-        raise _UnsealedError("many small variables get new memory in each step")
     ops = (op for op in graph.ops if op.name in first)
     made = (tensor for op in ops if not op.constant for tensor in op.outputs)
     sizes = {tensor.name: tensor.size for tensor in made if tensor.size >= below}
@@ -528,6 +523,8 @@ def _sealed(
     if arena is None:
         raise _UnsealedError("the device's free memory is in pieces")
     turns = find_turns(planned.graph, planned.plan, pool.below)
+    if not {size for turn in turns for _, size in turn.takes}.isdisjoint(pool.sizes):
+        raise _UnsealedError("small scratch has a chunk of a large tensor's size")
     budget, fixed = planned.budget, arena.used + sum(arena.chunks)
     room = arena.capacity
     if not budget.is_whole_device and budget.total is not None:

@@ -45,6 +45,7 @@ def _cases() -> dict[str, Case]:
         "slices": slice_trials.block(),
         "variables on the host": Case(build=_dense, fit=vectors),
         "convolutions": Case(build=models.conv_net, fit=images),
+        "moving averages": Case(build=_normalised, fit=vectors),
     }
 
 
@@ -81,6 +82,17 @@ def _dense() -> keras.Model:
     parts = [keras.layers.Dense(512, activation="tanh") for _ in range(6)]
     model: Any = keras.Sequential([keras.Input((512,)), *parts])
     model.compile("adamw", "mse")
+    return model
+
+
+def _normalised() -> keras.Model:
+    """Twenty moving averages of 3,840 bytes each, 75 KiB together."""
+    parts: list[Any] = []
+    for _ in range(10):
+        parts += [keras.layers.Dense(960), keras.layers.BatchNormalization()]
+    ends = [keras.layers.Activation("relu"), keras.layers.Dense(512)]
+    model: Any = keras.Sequential([keras.Input((512,)), *parts, *ends])
+    model.compile("sgd", "mse")
     return model
 
 

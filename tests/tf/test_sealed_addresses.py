@@ -15,6 +15,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "swaps": ("34MiB", {"recompute": False}, "swaps"),
     "recomputed ops": ("34MiB", {"recompute": True}, "recomputed"),
     "masks by way of the host": ("34MiB", {"recompute": False}, "swaps"),
+    "moving averages": ("90MiB", {"recompute": False}, "swaps"),
 }
 
 

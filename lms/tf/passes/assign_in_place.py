@@ -1,4 +1,4 @@
-"""Assign large variables in place: copy a new value into the old value's memory.
+"""Assign variables in place: copy a new value into the old value's memory.
 
     before                          after
     value ──> Assign                Read ──> (^)Assign nothing ──> (^)Select ──> Assign
@@ -20,6 +20,8 @@ cwise_op_select.cc, `forward_input_or_allocate_output` in op_kernel.cc.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 import tensorflow as tf
@@ -36,22 +38,29 @@ __all__ = ["ASSIGN_IN_PLACE", "NOTHING", "PLACED"]
 # is empty, which shape inference must not know.
 PLACED, NOTHING = "/lms_placed", "/lms_nothing"
 
-# Variables below 4 KiB are left out: the allocator keeps chunks for small tensors.
-_LEAST = 4 * 1024
+# The smallest variables are left out, 4 KiB together: side by side, the old values'
+# free memory is smaller than any large tensor.
+_LEFT_OUT = 4 * 1024
 
 
 def _assignments(graph: Nodes, step: Step) -> Iterator[compat.NodeDef]:
-    """Yield assignments of large variables.
+    """Yield assignments of all but the smallest variables.
 
     Left out are variables that several ops write, and variables that an op gathers rows
     of: TensorFlow copies the latter at each read.
     """
+    found: list[tuple[int, compat.NodeDef]] = []
     for handle, spec in step.variables.items():
         users = graph.readers(handle)
         writers = [node for node in users if node.op not in READS_VARIABLES]
         in_pieces = any("Gather" in node.op for node in users)
-        if len(writers) == 1 and float_bytes(spec) >= _LEAST and not in_pieces:
-            yield from (node for node in writers if node.op == "AssignVariableOp")
+        if len(writers) == 1 and writers[0].op == "AssignVariableOp" and not in_pieces:
+            found.append((float_bytes(spec), writers[0]))
+    found.sort(key=itemgetter(0))
+    together = accumulate(size for size, _ in found)
+    for (size, node), most in zip(found, together, strict=True):
+        if size > 0 and most >= _LEFT_OUT:
+            yield node
 
 
 def _in_place(graph: Nodes, _: Step, node: compat.NodeDef) -> None:

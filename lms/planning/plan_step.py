@@ -25,7 +25,6 @@ from lms.planning.select import choose_plan, fits_easily, fitted_plan
 from lms.planning.settings import Settings
 from lms.simulation.executor import simulate
 from lms.simulation.memory import simulate_memory
-from lms.simulation.timeline import Timeline
 from lms.units import Bytes, format_bytes
 
 __all__ = ["plan_step", "without_plan"]
@@ -112,6 +111,8 @@ def _predicted(
     validate_plan(graph, plan)
     memory = simulate_memory(graph, plan)
     timeline = simulate(graph, plan, speeds.costs, speeds.hardware)
+    # Without a release, as by IBM's rule, a slow link keeps tensors for longer.
+    by_time = any(swap.release is None for swap in plan.swaps) and timeline.chunks_peak
     return PlannedStep(
         workload=workload,
         budget=budget,
@@ -121,7 +122,7 @@ def _predicted(
         small_pool=fitted.small_pool,
         memory=memory,
         timeline=timeline,
-        step_bytes=_peak(fitted, timeline),
+        step_bytes=by_time or fitted.peak,
         risk=fitted.risk,
         sealed=fitted.sealed,
     )
@@ -142,14 +143,3 @@ def _plain(workload: Workload, fitted: FittedPlan, budget: MemoryBudget) -> Plan
         step_bytes=fitted.peak,
         risk=fitted.risk,
     )
-
-
-def _peak(fitted: FittedPlan, timeline: Timeline) -> Bytes:
-    """Return the step's peak in bytes, by time if a swap has no release.
-
-    At a release a tensor's memory is free. Without one, as by IBM's rule, a slow link
-    keeps tensors on the device for longer.
-    """
-    if all(swap.release is not None for swap in fitted.plan.swaps):
-        return fitted.peak
-    return timeline.chunks_peak or fitted.peak

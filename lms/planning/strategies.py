@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import product
+from itertools import product, takewhile
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
@@ -57,9 +57,6 @@ _ALL = 100  # percent
 # Four times the peak of any order, and chunks for its small tensors, are enough for a
 # plan that moves nothing: holes of unequal sizes and gaps may take as much again.
 _SPACIOUS = 4
-
-# Fences may take at most 1/8 of the memory of a sealed step.
-_FENCED = 8
 
 _REFERENCE = "v100-pcie"
 
@@ -166,7 +163,9 @@ class _Search:
         for start in sorted(self._starts(), key=self._worth):
             best: _Choice | None = start
             while best is not None:
-                best = self._better(best)
+                at, worth = best, self._worth(best)
+                near = takewhile(lambda _: not self.is_spent, self._neighbours(at))
+                best = next((n for n in near if self._worth(n) < worth), None)
 
     @property
     def is_spent(self) -> bool:
@@ -225,15 +224,6 @@ class _Search:
             max(0, above - self._request.budget), to_device=False
         )
         return seconds < sum(speeds.costs.of(op.name) for op in self._orders[0].ops)
-
-    def _better(self, best: _Choice) -> _Choice | None:
-        """Return the first better neighbour; None without one or without tries left."""
-        for neighbour in self._neighbours(best):
-            if self.is_spent:
-                return None
-            if self._worth(neighbour) < self._worth(best):
-                return neighbour
-        return None
 
     def _neighbours(self, choice: _Choice) -> Iterator[_Choice]:
         """Yield the choices that differ by one in one coordinate."""
@@ -347,8 +337,7 @@ def plan_by_budget(
     may_wait = (True, False) if can_come_last(graph) else (True,)
     orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
     refusal = None
-    is_whole = sum(budget.holes) * _FENCED <= budget.step
-    if is_whole and not (budget.unsealed or why_unsealed(graph)):
+    if not (budget.why_unsealed or why_unsealed(graph)):
         try:
             found = _plan_sealed(orders, settings, budget, speeds)
         except BudgetError as error:

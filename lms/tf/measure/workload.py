@@ -75,7 +75,7 @@ def report_of(
 def _addresses(planned: PlannedStep) -> str:
     if planned.sealed or planned.runs_plain:
         return "planned" * planned.sealed
-    why = planned.budget.unsealed or why_unsealed(planned.workload.graph)
+    why = planned.budget.why_unsealed or why_unsealed(planned.workload.graph)
     return f"not planned: {why or 'the plan is given, or no packing was found'}"
 
 

@@ -27,7 +27,7 @@ from experiments.blocks import checkpoint_blocks
 from experiments.models import MODELS, Ready
 from lms.tf import compat
 
-__all__ = ["built", "callback_of", "running"]
+__all__ = ["built", "callback_of", "recomputed_by_grappler", "running"]
 
 # Knobs of the callback, for ways that have one.
 _OURS: Mapping[str, Mapping[str, Any]] = {
@@ -83,4 +83,17 @@ def callback_of(way: str, budget: int | None, knobs: Mapping[str, Any]) -> Any:
 
 def running(way: str) -> AbstractContextManager[Any]:
     """Return the context that a way's steps need."""
-    return compat.recomputed_by_grappler() if way == "grappler" else nullcontext()
+    return recomputed_by_grappler() if way == "grappler" else nullcontext()
+
+
+def recomputed_by_grappler() -> AbstractContextManager[Any]:
+    """Within the context, Grappler's heuristics recompute cheap ops for gradients.
+
+    TensorFlow's own rival; `set_experimental_options` cannot switch it on. Names of a
+    tape's ops do not begin with the option's default scope.
+    """
+    options: Any = compat.ConfigProto()
+    rewriting = options.graph_options.rewrite_options
+    rewriting.memory_optimization = rewriting.RECOMPUTATION_HEURISTICS
+    rewriting.memory_optimizer_target_node_name_scope = "gradient_tape/"
+    return compat.calls_with(options)

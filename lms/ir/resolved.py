@@ -13,7 +13,7 @@ are not ordered may run before the trigger or after it.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lms.ir.graph import GraphView, Op, per_graph
@@ -195,13 +195,10 @@ def _residencies(
         return unmoved
     lives: list[Residency] = []
     for life in unmoved:
-        lives += _moving(life, moved[life.root]) if life.root in moved else [life]
+        swap = moved.get(life.root)
+        lives.append(replace(life, end=swap.leaves, dies_at=None) if swap else life)
+        for copy in swap.swap_ins if swap else ():
+            last = copy.last_read
+            new = replace(life, start=copy.starts, end=last + 1, dies_at=last)
+            lives.append(new)
     return tuple(lives)
-
-
-def _moving(life: Residency, swap: ResolvedSwap) -> Iterator[Residency]:
-    """Yield the residencies of a buffer that moves: the original, each swap-in."""
-    yield replace(life, end=swap.leaves, dies_at=None)
-    for copy in swap.swap_ins:
-        last = copy.last_read
-        yield replace(life, start=copy.starts, end=last + 1, dies_at=last)

@@ -65,16 +65,16 @@ from tensorflow.python.util import _pywrap_determinism, _pywrap_util_port
 # Profiles that `tf.profiler` writes. Their reader, a TensorBoard plugin, is not here.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2 as _xplane
 
-__all__ = ["END", "GraphDef", "Input", "NodeDef", "XSpace", "address_of", "aligned"]
-__all__ += ["allocator_limit", "attribute", "build_function", "calls_in"]
+__all__ = ["END", "ConfigProto", "GraphDef", "Input", "NodeDef", "XSpace", "address_of"]
+__all__ += ["aligned"]
+__all__ += ["allocator_limit", "attribute", "build_function", "calls_in", "calls_with"]
 __all__ += ["compiled_scratch", "constant", "copied", "copied_to", "define_function"]
 __all__ += ["device_name", "devices_are_made", "flat_element", "flat_element_specs"]
 __all__ += ["flat_inputs", "get_from_cluster", "graph_def", "handle_spec", "has_op"]
 __all__ += ["host_memory", "host_tensor", "infer_shapes", "is_pure"]
-__all__ += ["is_stateful_or_calls"]
-__all__ += ["made_node", "move_variable", "one_replica_s", "onednn_is_on", "operations"]
-__all__ += ["ops_are_deterministic", "optimised_graph", "pack_outputs", "planned_as_is"]
-__all__ += ["put_in_cluster", "recomputed_by_grappler", "register_host_function"]
+__all__ += ["is_stateful_or_calls", "made_node", "move_variable", "one_replica_s"]
+__all__ += ["onednn_is_on", "operations", "ops_are_deterministic", "optimised_graph"]
+__all__ += ["pack_outputs", "planned_as_is", "put_in_cluster", "register_host_function"]
 __all__ += ["set_gpu_options", "wait_for_cluster"]
 
 # Name of an argument's node, its spec, and for a variable's handle the variable's spec.
@@ -603,22 +603,7 @@ def planned_as_is():
     """Within the context, Grappler does not optimise the functions that are run."""
     options = ConfigProto()
     options.graph_options.rewrite_options.disable_meta_optimizer = True
-    with _calls_with(options):
-        yield
-
-
-@contextmanager
-def recomputed_by_grappler():
-    """Within the context, Grappler's heuristics recompute cheap ops for gradients.
-
-    TensorFlow's own rival; `set_experimental_options` cannot switch it on. Names of a
-    tape's ops do not begin with the option's default scope.
-    """
-    options = ConfigProto()
-    rewriting: Any = options.graph_options.rewrite_options
-    rewriting.memory_optimization = rewriting.RECOMPUTATION_HEURISTICS
-    rewriting.memory_optimizer_target_node_name_scope = "gradient_tape/"
-    with _calls_with(options):
+    with calls_with(options):
         yield
 
 
@@ -635,12 +620,12 @@ def _with_memory_for_all() -> Iterator[None]:
     rewriting: Any = options.graph_options.rewrite_options
     if rewriting.memory_optimization == rewriting.DEFAULT_MEM_OPT:
         rewriting.memory_optimization = rewriting.NO_MEM_OPT
-    with _calls_with(options):
+    with calls_with(options):
         yield
 
 
 @contextmanager
-def _calls_with(options: ConfigProto) -> Iterator[None]:
+def calls_with(options: ConfigProto) -> Iterator[None]:
     """Within the context, call functions with these options of Grappler.
 
     Soft placement stays as in other calls: a node without a kernel for the GPU (such as

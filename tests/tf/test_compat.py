@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from experiments.ways import recomputed_by_grappler
 from lms.tf import compat
 from tests.tf.worker import Worker
 
@@ -53,7 +54,7 @@ def test_a_trace_is_with_memory_for_all_and_keeps_the_users_other_options() -> N
             assert asked().memory_optimization == before.NO_MEM_OPT
             assert asked().layout_optimizer == before.OFF
         assert asked() == before
-        with compat.recomputed_by_grappler(), compat._with_memory_for_all():
+        with recomputed_by_grappler(), compat._with_memory_for_all():
             assert asked().memory_optimization == before.RECOMPUTATION_HEURISTICS
     finally:
         tf.config.optimizer.set_experimental_options({"layout_optimizer": True})

@@ -426,8 +426,6 @@ def _built(found: Outcome) -> PreparedStep:
     if pool.sizes:
         pool = replace(pool, sizes=pool.sizes + kept.small_sizes)
     arena, sealed = None, None
-    if planned.sealed and rewrites.handles:
-        raise _UnsealedError("some of its variables lie on the host")
     if planned.sealed:
         arena, sealed, peak = _sealed(step, planned, device, pool)
         whole = planned.budget

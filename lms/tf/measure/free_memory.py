@@ -82,7 +82,10 @@ def measure_budget(
     # Growing memory is taken as far as a budget needs it: its end is not known.
     grows = "memory grows up to `budget`" * (memory_grows() and bool(settings.budget))
     shared = "several workers share tensors" * (joined().size > 1)
-    return replace(found, unsealed=shared or grows)
+    # Copies to the host let go of tensors at a time that is not known.
+    hosted = any(argument.lies_on_host for argument in step.arguments)
+    on_host = "some of its variables lie on the host" * hosted
+    return replace(found, unsealed=shared or grows or on_host)
 
 
 def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:

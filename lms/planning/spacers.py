@@ -128,7 +128,10 @@ class _Player:
                 break
             if better[1] in dict(chunks):  # a chunk of equal size is in the way
                 return False
-            self._fill(*better)
+            size, at = better
+            self._put(at, size)  # by way of holes of the same size that come first
+            for address, size in chunks:
+                self._clear(address, size)
         else:
             return False
         for key in turn.gives:

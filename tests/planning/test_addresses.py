@@ -136,3 +136,12 @@ def test_a_room_too_small_for_what_lives_at_once_has_no_addresses() -> None:
     placed = place(graph, plan, SmallPool(below=LEAST), 2 * LARGE, tries=8)
     assert placed is not None
     assert placed.height == 2 * LARGE
+
+
+def test_two_chunks_get_their_addresses_beside_a_hole_of_their_size() -> None:
+    sizes = {0: 512, 1: 256, 2: 512, 3: 256, 4: 768, 5: 256}
+    addresses = {0: 0, 1: 512, 2: 768, 3: 1280, 4: 1536, 5: 2304, 6: 0, 7: 1536}
+    turns = [Turn(op=f"op {key}", takes=[(key, size)]) for key, size in sizes.items()]
+    turns.append(Turn(op="frees", gives=[0, 2, 4]))
+    turns.append(Turn(op="takes", takes=[(6, 512), (7, 512)], gives=[1, 3, 5, 6, 7]))
+    assert place_spacers(turns, addresses, 8192) is not None

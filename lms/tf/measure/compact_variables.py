@@ -18,7 +18,6 @@ import numpy as np
 import tensorflow as tf
 
 from lms.errors import OutOfMemoryError
-from lms.ir.liveness import new_value
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.devices import Device
@@ -38,9 +37,7 @@ _settled: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 @uninterrupted()
 def settle_variables(step: TracedStep, device: Device) -> None:
-    """Move each captured variable to memory of its own, side by side; values stay.
-
-    Large variables come first, variables that the step gives another tensor last.
+    """Move each variable to memory of its own, the largest first; values stay.
 
     Variables on the host or other devices, of text, empty, or moved before are left.
     Nothing is moved where variables might not fit again: for a moment all values are on
@@ -55,9 +52,8 @@ def settle_variables(step: TracedStep, device: Device) -> None:
     now = device.memory.current_bytes or 0
     if device.limit and now - there + needed + needed // _SPARE > device.limit:
         return
-    replaced = _replaced(step)
     found = [pair for pair in handles if _size(*pair)]
-    order = sorted(found, key=lambda pair: (id(pair[0]) in replaced, -_size(*pair)))
+    order = sorted(found, key=lambda pair: -_size(*pair))
     kept = KeptVariables(tuple(order))
     values = [np.array(value) for value in kept.values()]  # small values leave, too
     try:
@@ -74,16 +70,6 @@ def settle_variables(step: TracedStep, device: Device) -> None:
                 "Load them from a checkpoint, and use a smaller model or fewer other "
                 "tensors on the device."
             ) from error
-
-
-def _replaced(step: TracedStep) -> set[int]:
-    """Handles, by identity, of variables that get another tensor as their value.
-
-    Each new value lies where it was made. Side by side, such variables leave one free
-    fragment instead of many between variables that stay.
-    """
-    names = {op.writes[0] for op in step.graph.ops if new_value(op) is not None}
-    return {id(handle) for n, (handle, _) in step.variables.items() if n in names}
 
 
 def shared_bytes(step: TracedStep, device: Device) -> int:

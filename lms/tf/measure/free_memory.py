@@ -11,8 +11,10 @@ from dataclasses import replace
 import psutil
 
 from lms.errors import WorkersError
+from lms.ir.liveness import peak
 from lms.machine.host import PINNED_VARIABLE, pinned_limit, swappable
 from lms.machine.ranks import joined, read_placement
+from lms.planning.candidates import smallest_worth_moving
 from lms.planning.problem import MemoryBudget, budget_in
 from lms.planning.settings import Settings
 from lms.tf import compat
@@ -82,10 +84,17 @@ def measure_budget(
     # Growing memory is taken as far as a budget needs it: its end is not known.
     grows = "memory grows up to `budget`" * (memory_grows() and bool(settings.budget))
     shared = "several workers share tensors" * (joined().size > 1)
+    return replace(found, unsealed=shared or grows or _why_unsealed(step))
+
+
+def _why_unsealed(step: TracedStep) -> str:
     # Copies to the host let go of tensors at a time that is not known.
-    hosted = any(argument.lies_on_host for argument in step.arguments)
-    on_host = "some of its variables lie on the host" * hosted
-    return replace(found, unsealed=shared or grows or on_host)
+    if any(argument.lies_on_host for argument in step.arguments):
+        return "some of its variables lie on the host"
+    large, ops = smallest_worth_moving(peak(step.graph)), step.graph.ops
+    guessed = (op.name for op in ops if op.scratch >= large and not op.asks)
+    said = (f"the scratch of op {name!r} is estimated" for name in guessed)
+    return next(said, "")
 
 
 def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:

@@ -1,16 +1,19 @@
 """Memory that a step may use of the device that is here, and of its host."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from lms.ir.graph import GraphView
 from lms.machine.host import PINNED_VARIABLE
 from lms.machine.ranks import Placement
 from lms.planning.settings import read_settings
 from lms.tf.measure import free_memory
 from lms.tf.measure.free_memory import host_budget, measure_budget, with_holes
 from lms.units import GIB, MIB
+from tests.graphs import make_op
 
 pytestmark = pytest.mark.tf
 
@@ -31,13 +34,15 @@ def device(*, holes: tuple[int, ...] | None = ()) -> Any:
     )
 
 
+CONSTANT = replace(make_op("constant", MIB, persistent=True), constant=True)
 STEP = cast(
     "Any",
     SimpleNamespace(
         input_bytes=4 * MIB,
         captured_bytes=10 * MIB,
-        graph=SimpleNamespace(constant_bytes=MIB),
+        graph=GraphView(ops=(CONSTANT,)),
         variables={},
+        arguments=(),
     ),
 )
 
@@ -46,6 +51,24 @@ def test_a_step_s_batch_comes_beside_what_is_in_use() -> None:
     budget = measure_budget(STEP, read_settings(), device())
     assert budget.persistent == (20 + 4 + 1) * MIB
     assert budget.margin == LIMIT // 32
+
+
+@pytest.mark.parametrize(
+    ("asks", "on_host", "reason"),
+    [
+        ((MIB, 0), False, ""),
+        ((), False, "the scratch of op 'a' is estimated"),
+        ((MIB, 0), True, "some of its variables lie on the host"),
+    ],
+)
+def test_memory_that_is_taken_at_unknown_times_is_not_sealed(
+    asks: tuple[int, ...], *, on_host: bool, reason: str
+) -> None:
+    op = replace(make_op("a", MIB), scratch=MIB, asks=asks)
+    arguments = [SimpleNamespace(lies_on_host=on_host)]
+    known = vars(STEP) | {"graph": GraphView(ops=(op,)), "arguments": arguments}
+    step = cast("Any", SimpleNamespace(**known))
+    assert measure_budget(step, read_settings(), device()).unsealed == reason
 
 
 def test_swapped_tensors_get_what_may_be_pinned_beside_a_batch(

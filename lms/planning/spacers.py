@@ -128,8 +128,7 @@ class _Player:
                 break
             if better[1] in dict(chunks):  # a chunk of equal size is in the way
                 return False
-            size, at = better
-            self._put(at, size)  # by way of holes of the same size that come first
+            self._put(*reversed(better))  # beside holes of the same size
             for address, size in chunks:
                 self._clear(address, size)
         else:

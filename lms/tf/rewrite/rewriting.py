@@ -227,10 +227,14 @@ class _Rewriter:
             nodes.wait(nodes[name], waits)
             op = self._graph.by_name[name]
             large = [t.name for t in op.outputs if t.size >= seal.below]
-            before = [name, *self._arrive(large if op.from_host else ())]
+            arrived = self._arrive(large if op.from_host else ())
+            for hold in self._released.get(i + 1, ()):  # not before the memory is taken
+                nodes.wait(nodes[hold], arrived)
+            before = [name, *arrived]
             held += large if op.to_host else ()
         end = [Spacer(number, 0) for number in self._spacers]
-        ends = [*self._space(end, before), *self._keep(held, before)]
+        kept = [self._look(tensor, "lms/kept", before) for tensor in held]
+        ends = [*self._space(end, before), *kept]
         if end or held:
             waits = (f"^{name}" for name in ends)
             nodes.make(compat.END, "NoOp", waits, self._device)
@@ -238,10 +242,6 @@ class _Rewriter:
     def _arrive(self, tensors: Sequence[str]) -> list[str]:
         """Wait for tensors from the host; returns what the chain waits for."""
         return [self._look(tensor, "lms/arrived", ()) for tensor in tensors]
-
-    def _keep(self, tensors: Sequence[str], waits: Sequence[str]) -> list[str]:
-        """Hold tensors until the chain has ended."""
-        return [self._look(tensor, "lms/kept", waits) for tensor in tensors]
 
     def _look(self, tensor: str, prefix: str, waits: Sequence[str]) -> str:
         """Add an op on the device that reads a tensor's shape; returns its name.

@@ -1,5 +1,6 @@
 """A graph before and after rewriting as text, and a step that swaps on a card."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.hardware import LinkRates
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
-from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.rewrite.rewriting import Seal, rewrite
 from tests.graphs import graph_of, make_op, one_swap, unplanned
 from tests.tf.worker import Worker
 
@@ -137,6 +138,14 @@ lms/0/a/in1 = _CopyFromHostToGpu(lms/0/a/out, ^lms/0/a/in1/begin) on CPU:0
 lms/0/a/in1/settled = NoOp(^lms/0/a/in1/begin) on CPU:0
 """
     )
+
+
+def test_room_stays_taken_until_a_tensor_from_the_host_has_its_memory() -> None:
+    ops = [replace(op, from_host=op.name == "b") for op in GRAPH.ops]
+    graph = replace(GRAPH, ops=tuple(ops))
+    nodes = rewrite(traced_step(graph), PLAN, seal=Seal(below=4))
+    (keep,) = (node for node in nodes if node.name == "lms/0/a/keep")
+    assert list(keep.input) == ["a:0", "^b", "^lms/arrived/b_0"]
 
 
 def test_a_plan_whose_ops_wait_in_a_circle_is_refused() -> None:

@@ -72,11 +72,7 @@ def place(
 
 @per_graph()
 def why_unsealed(graph: GraphView) -> str | None:
-    """Tell why the addresses of a step cannot be planned; None if they can.
-
-    Known weakness: a step may still be held up by what is known only when it is built
-    (`lms.tf.prepare`).
-    """
+    """Tell why the addresses of a step cannot be planned, as far as its graph says."""
     large = smallest_worth_moving(peak(graph))
     size = {b.root: b.size for b in buffers(graph)}
     new_values = 0  # the old values' memory may become one free fragment

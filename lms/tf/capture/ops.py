@@ -14,8 +14,9 @@ inplace     May write its largest output into an input without other readers:
 cheap       About as fast as copying its tensors.
 once        Stateless, but not recomputed. AddN adds three or more inputs in an order
             that depends on which input's memory it may overwrite (aggregate_ops.cc).
-            Slices may be views that keep the whole input (split_op.cc). oneDNN's
-            poolings pass more to their gradients than their outputs.
+            oneDNN's poolings pass more to their gradients than their outputs.
+view        Along the first axis, it may share its input's buffer and keep all of it
+            (split_op.cc, unpack_op.cc, slice_op.cc, strided_slice_op.cc).
 part, part1 Has at most as many elements as its first, or second, input, in any shape.
 product     A library chooses the order of additions.
 reduces     A reduction. Over no axis, or over axes of one, it shares its input's buffer
@@ -55,7 +56,7 @@ __all__ = ["ALIAS", "BOUNDS", "BY_REFERENCE", "CHEAP", "COLLECTIVE", "CONSTANT"]
 __all__ += ["CONTROL_FLOW", "INPLACE", "LOOPS", "LOSS", "NOT_REPEATABLE", "PERSISTENT"]
 __all__ += ["PRODUCTS", "READS_STATE", "READS_VARIABLES", "REDUCTIONS"]
 __all__ += ["REPLACES_STATE", "RESERVED", "RESERVES", "ROWS", "SPLITS", "flops_of"]
-__all__ += ["having", "with_flops"]
+__all__ += ["VIEWS", "having", "with_flops"]
 
 _TABLE = """
 inplace cheap part | like 0 | element_wise | Neg Abs Sqrt Rsqrt Square Exp Expm1 Log
@@ -97,11 +98,11 @@ cheap | | resized | ResizeNearestNeighbor
 cheap part | transpose | transposed | Transpose
 cheap part | like 0 | | ReverseV2
 cheap | | | DepthToSpace SpaceToDepth
-once part | cut | sliced | Slice
-once part | slice | | StridedSlice
-once part | | unpacked | Unpack
-once part | | split | SplitV
-once part1 | | split | Split
+once part view | cut | sliced | Slice
+once part view | slice | | StridedSlice
+once part view | | unpacked | Unpack
+once part view | | split | SplitV
+once part1 view | | split | Split
 part | | | DynamicPartition
 | gather | | GatherV2
 | rows_of | | Gather GatherNd
@@ -175,7 +176,7 @@ SPLITS = {op: split[0] for _, _, split, ops in ROWS if split for op in ops}
 ALIAS, INPLACE, CHEAP = having("alias"), having("inplace"), having("cheap")
 NOT_REPEATABLE, BY_REFERENCE = having("once"), having("by_ref")
 REDUCTIONS, PRODUCTS, COLLECTIVE = map(having, ("reduces", "product", "collective"))
-PERSISTENT, CONSTANT = having("persistent"), having("constant")
+PERSISTENT, CONSTANT, VIEWS = map(having, ("persistent", "constant", "view"))
 READS_VARIABLES, READS_STATE = having("reads"), having("reads_state")
 REPLACES_STATE, LOOPS = having("replaces_state"), having("loop")
 CONTROL_FLOW = having("control")

@@ -18,6 +18,7 @@ from lms.planning.candidates import smallest_worth_moving
 from lms.planning.problem import MemoryBudget, budget_in
 from lms.planning.settings import Settings
 from lms.tf import compat
+from lms.tf.capture.ops import VIEWS
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.compact_variables import shared_bytes
 from lms.tf.measure.devices import Device, memory_grows
@@ -91,10 +92,16 @@ def _why_unsealed(step: TracedStep) -> str:
     # Copies to the host let go of tensors at a time that is not known.
     if any(argument.lies_on_host for argument in step.arguments):
         return "some of its variables lie on the host"
-    large, ops = smallest_worth_moving(peak(step.graph)), step.graph.ops
-    guessed = (op.name for op in ops if op.scratch >= large and not op.asks)
-    said = (f"the scratch of op {name!r} is estimated" for name in guessed)
-    return next(said, "")
+    large, tensors = smallest_worth_moving(peak(step.graph)), step.graph.tensors
+    for op in step.graph.ops:
+        if op.scratch >= large and not op.asks:
+            return f"the scratch of op {op.name!r} is estimated"
+        if op.type in VIEWS and not op.constant:
+            tail = max((tensors[name].shape for name in op.inputs), key=len)[1:]
+            parts = (t.size for t in op.outputs if tail in (t.shape, t.shape[1:]))
+            if max(parts, default=0) >= large:
+                return f"op {op.name!r} may share its input's memory"
+    return ""
 
 
 def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:

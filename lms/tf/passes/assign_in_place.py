@@ -38,8 +38,7 @@ __all__ = ["ASSIGN_IN_PLACE", "NOTHING", "PLACED"]
 # is empty, which shape inference must not know.
 PLACED, NOTHING = "/lms_placed", "/lms_nothing"
 
-# The smallest variables are left out, 4 KiB together: side by side, the old values'
-# free memory is smaller than any large tensor.
+# The smallest are left out, 4 KiB together: no large tensor fits in their old places.
 _LEFT_OUT = 4 * 1024
 
 

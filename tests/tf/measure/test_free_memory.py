@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from lms.ir.graph import GraphView
+from lms.ir.graph import GraphView, Op, Tensor
 from lms.machine.host import PINNED_VARIABLE
 from lms.machine.ranks import Placement
 from lms.planning.settings import read_settings
@@ -68,6 +68,23 @@ def test_memory_that_is_taken_at_unknown_times_is_not_sealed(
     arguments = [SimpleNamespace(lies_on_host=on_host)]
     known = vars(STEP) | {"graph": GraphView(ops=(op,)), "arguments": arguments}
     step = cast("Any", SimpleNamespace(**known))
+    assert measure_budget(step, read_settings(), device()).unsealed == reason
+
+
+@pytest.mark.parametrize(
+    ("axis", "reason"), [(0, "op 'b' may share its input's memory"), (1, "")]
+)
+def test_a_slice_along_the_first_axis_is_not_sealed(axis: int, reason: str) -> None:
+    given, made = (4, 8), (2, 8) if axis == 0 else (4, 4)
+    whole = Tensor(name="a:0", size=4 * MIB, shape=given)
+    part = Tensor(name="b:0", size=2 * MIB, shape=made)
+    graph = GraphView(
+        ops=(
+            Op(name="a", type="Neg", outputs=(whole,)),
+            Op(name="b", type="Slice", inputs=("a:0",), outputs=(part,)),
+        )
+    )
+    step = cast("Any", SimpleNamespace(**vars(STEP) | {"graph": graph}))
     assert measure_budget(step, read_settings(), device()).unsealed == reason
 
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tf
 # Number of types that have a fact: plans rest on them.
 _TYPES = """cheap 90 part 73 inplace 69 product 19 alias 16 control 12 once 9 reduces 7
     persistent 7 reads 7 by_ref 4 reserves 3 loop 2 part1 1 collective 1 constant 1
-    reads_state 1 replaces_state 1"""
+    reads_state 1 replaces_state 1 view 5"""
 
 
 def test_each_type_is_an_op_of_tensorflow_in_one_row() -> None:

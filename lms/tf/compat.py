@@ -66,16 +66,15 @@ from tensorflow.python.util import _pywrap_determinism, _pywrap_util_port
 from tensorflow.tsl.profiler.protobuf import xplane_pb2 as _xplane
 
 __all__ = ["END", "ConfigProto", "GraphDef", "Input", "NodeDef", "XSpace", "address_of"]
-__all__ += ["aligned"]
-__all__ += ["allocator_limit", "attribute", "build_function", "calls_in", "calls_with"]
-__all__ += ["compiled_scratch", "constant", "copied", "copied_to", "define_function"]
-__all__ += ["device_name", "devices_are_made", "flat_element", "flat_element_specs"]
-__all__ += ["flat_inputs", "get_from_cluster", "graph_def", "handle_spec", "has_op"]
-__all__ += ["host_memory", "host_tensor", "infer_shapes", "is_pure"]
-__all__ += ["is_stateful_or_calls", "made_node", "move_variable", "one_replica_s"]
-__all__ += ["onednn_is_on", "operations", "ops_are_deterministic", "optimised_graph"]
-__all__ += ["pack_outputs", "planned_as_is", "put_in_cluster", "register_host_function"]
-__all__ += ["set_gpu_options", "wait_for_cluster"]
+__all__ += ["aligned", "allocator_limit", "attribute", "build_function", "calls_in"]
+__all__ += ["calls_with", "compiled_scratch", "constant", "copied", "copied_to"]
+__all__ += ["define_function", "device_name", "devices_are_made", "flat_element"]
+__all__ += ["flat_element_specs", "flat_inputs", "get_from_cluster", "graph_def"]
+__all__ += ["handle_spec", "has_op", "host_memory", "host_tensor", "infer_shapes"]
+__all__ += ["is_pure", "is_stateful_or_calls", "made_node", "move_variable"]
+__all__ += ["one_replica_s", "onednn_is_on", "operations", "ops_are_deterministic"]
+__all__ += ["optimised_graph", "pack_outputs", "planned_as_is", "put_in_cluster"]
+__all__ += ["register_host_function", "set_gpu_options", "wait_for_cluster"]
 
 # Name of an argument's node, its spec, and for a variable's handle the variable's spec.
 Input: TypeAlias = tuple[str, tf.TensorSpec, tf.TensorSpec | None]

@@ -14,8 +14,9 @@ inplace     May write its largest output into an input without other readers:
 cheap       About as fast as copying its tensors.
 once        Stateless, but not recomputed. AddN adds three or more inputs in an order
             that depends on which input's memory it may overwrite (aggregate_ops.cc).
-            oneDNN's poolings pass more to their gradients than their outputs.
-view        Along the first axis, it may share its input's buffer and keep all of it
+            A view keeps its input. oneDNN's poolings pass more to their gradients than
+            their outputs.
+view        A slice, which along the first axis may share its input's buffer
             (split_op.cc, unpack_op.cc, slice_op.cc, strided_slice_op.cc).
 part, part1 Has at most as many elements as its first, or second, input, in any shape.
 product     A library chooses the order of additions.

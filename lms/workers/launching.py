@@ -81,7 +81,7 @@ def launch(  # noqa: PLR0913 - one argument for each option of the command
             CUDA_VISIBLE_DEVICES than workers, or groups of unequal size.
 
     Example:
-        >>> launch([sys.executable, "-c", "raise SystemExit(3)"], workers=2)
+        >>> launch([sys.executable, "-c", "raise SystemExit(3)"], workers=1)
         worker 0 ended with code 3; ending the others
         3
     """

@@ -122,7 +122,7 @@ class FittedPlan:
     Args:
         plan: The plan.
         small_pool: Chunks to reserve for small tensors.
-        peak: The most bytes of chunks in use: the midpoint of likely peaks.
+        peak: The most bytes of chunks in use, in any region where it was placed.
         risk: Risk of the placement in the device's memory.
         seconds: Simulated seconds of the step; None if it was not simulated.
         beside: Bytes that it may take beyond the peak, where ops run side by side.
@@ -177,6 +177,7 @@ class MemoryBudget:
         persistent: Bytes in use beside the step.
         limit: The most bytes that the device's allocator can hand out.
         holes: Free fragments apart from the chunk at the end, the largest first.
+        fences: Bytes of the free fragments that fit large tensors of a sealed step.
         lost: Growth of `persistent` since the first plan.
         unsealed: Why the step cannot get all free memory in one piece; empty if it can.
     """
@@ -186,6 +187,7 @@ class MemoryBudget:
     persistent: int
     limit: int | None = None
     holes: tuple[int, ...] = ()
+    fences: int = 0
     lost: int = 0
     unsealed: str = ""
 
@@ -197,7 +199,7 @@ class MemoryBudget:
     @property
     def why_unsealed(self) -> str:
         """Why the free memory cannot be planned as one piece; empty if it can."""
-        lost = sum(self.holes) * _FENCED > self.step
+        lost = self.fences * _FENCED > self.step
         return self.unsealed or "the device's free memory is in pieces" * lost
 
     @property
@@ -207,7 +209,7 @@ class MemoryBudget:
         No margin is needed, but fences of free fragments count as in use.
         """
         room = self.free if self.is_whole_device else self.step
-        return room - sum(self.holes)
+        return room - self.fences
 
     @property
     def sealed_step(self) -> int:

@@ -275,16 +275,16 @@ def choose_plan_once(
     by_rule = settings.thresholds is not None
     if by_rule or cache_folder() is None or fits(plain, budget):
         return choose_plan(workload, settings, budget)
-    memory = replace(budget, persistent=0)
+    memory, room = replace(budget, persistent=0, fences=0), budget.step - budget.fences
     name = digest(sources(), graph, plain, settings, memory, workload.speeds())
     kept = read_entry(_KIND, name, _Kept)
-    least = budget.step * _ROOM_PERCENT // 100
-    if kept is not None and least <= kept.room <= budget.step:
+    least = room * _ROOM_PERCENT // 100
+    if kept is not None and least <= kept.room <= room:
         if _can_be_obeyed(graph, kept.fitted, budget):
             return kept.fitted
         _LOG.warning("Ignored a cached plan: this step cannot obey it any more.")
     found = choose_plan(workload, settings, budget)
-    write_entry(_KIND, name, _Kept(room=budget.step, fitted=found))
+    write_entry(_KIND, name, _Kept(room=room, fitted=found))
     return found
 
 

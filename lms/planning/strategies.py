@@ -31,7 +31,6 @@ from lms.planning.placement import (
     least_need,
     ranked,
     seconds_of,
-    with_likely_peak,
 )
 from lms.planning.problem import (
     UNLIMITED,
@@ -199,7 +198,7 @@ class _Search:
         if in_room(planned, option.small_pool, option.plan, request.budget) is None:
             return None
         _, sure = judged(planned, option, request)
-        return with_likely_peak(planned, sure, request)
+        return sure
 
     def _starts(self) -> list[_Choice]:
         if self._request.recompute is False:
@@ -321,8 +320,6 @@ def _find(
     option = find_plan(planned, request, rules, effort)
     if option is None:
         return None
-    if effort is THOROUGH:
-        option = with_likely_peak(planned, option, request)
     return replace(option, plan=replace(option.plan, recomputed=fates.recomputed))
 
 
@@ -408,7 +405,7 @@ def _plan_sealed(
     least, placed = _least(every, request)
     if placed is None or least <= budget.sealed_room:
         return placed
-    raise _refusal(least, every, settings.filters, "", budget)
+    raise _refusal(least + budget.fences, every, settings.filters, "", budget)
 
 
 def _refusal(

@@ -167,14 +167,18 @@ def pack_outputs(concrete: Any, flat: Sequence[tf.Tensor]) -> Any:
 
 
 def flat_inputs(concrete: Any, args: Sequence[Any]) -> list[tf.Tensor]:
-    """The flat tensors of a call's arguments; omitted arguments are as traced."""
+    """The flat tensors of a call's arguments; omitted arguments are as traced.
+
+    Arrays become tensors of the host, so that only the step takes device memory.
+    """
     called = concrete.function_type
     bound = called.bind_partial(*args)
     for name, parameter in called.parameters.items():
         kind = parameter.type_constraint
         if name not in bound.arguments and not isinstance(kind, tf.TypeSpec):
             bound.arguments[name] = kind.placeholder_value(None)
-    return list(called.unpack_inputs(called.bind(*bound.args, **bound.kwargs)))
+    with tf.device("CPU:0"):
+        return list(called.unpack_inputs(called.bind(*bound.args, **bound.kwargs)))
 
 
 def operations(graph: Any) -> Iterator[tf.Operation]:

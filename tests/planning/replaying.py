@@ -45,7 +45,8 @@ def planned(step: StoredStep, question: Question) -> Answer:
     budget = budget_in(
         hardware.memory, asked=settings.budget, persistent=step.persistent
     )
-    budget = replace(budget, holes=question.holes, unsealed=question.unsealed)
+    holes, unsealed = question.holes, question.unsealed
+    budget = replace(budget, holes=holes, fences=sum(holes), unsealed=unsealed)
     found = plan_step(workload_of(graph, own, lambda: speeds), settings, budget, None)
     plan, played = found.plan, found.timeline
     if played is None:

@@ -41,7 +41,7 @@ def test_a_budget_that_leaves_room_is_not_the_whole_device() -> None:
 def test_free_memory_in_pieces_is_no_memory_for_planned_addresses() -> None:
     budget = _room(None)
     eighth = budget.step // 8
-    assert not replace(budget, holes=(eighth,)).why_unsealed
-    in_pieces = replace(budget, holes=(eighth, 256))
+    assert not replace(budget, fences=eighth).why_unsealed
+    in_pieces = replace(budget, fences=eighth + 256)
     assert in_pieces.why_unsealed == "the device's free memory is in pieces"
     assert replace(in_pieces, unsealed="others").why_unsealed == "others"

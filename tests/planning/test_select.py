@@ -97,3 +97,22 @@ def test_the_least_budget_is_the_same_for_all_and_at_most_that_of_moves_alone(
     assert sure <= moving < 912 * MIB
     fitted = planned("drawn_300", device(sure, unsealed))
     assert (fitted.risk, fitted.sealed) == (Risk.NONE, not unsealed)
+
+
+def test_free_fragments_add_to_the_least_budget_of_a_sealed_step() -> None:
+    def asked(total: int, fences: int) -> MemoryBudget:
+        limit = 8192 * MIB  # a budget that leaves room is not the whole device
+        budget = MemoryBudget(total=total, margin=0, persistent=0, limit=limit)
+        return replace(budget, fences=fences)
+
+    named = []
+    for fences in (0, 5 * MIB):
+        with pytest.raises(BudgetError) as no:
+            planned("drawn_300", asked(300 * MIB, fences))
+        named.append(no.value.least_bytes)
+    least, beside = named
+    assert least is not None
+    assert beside == least + 5 * MIB
+    fitted = planned("drawn_300", asked(beside, 5 * MIB))
+    assert fitted.sealed
+    assert fitted.peak <= least

@@ -5,13 +5,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from lms import fit_in_memory
+from lms.errors import BudgetError
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.measure.arena import Arena, seal
 from lms.tf.measure.devices import Device, find_device, nothing
 from lms.units import KIB, MIB
+from tests.tf.steps import descent
 
-__all__ = ["exact_bytes", "others", "two_steps"]
+__all__ = ["exact_bytes", "least_budget", "others", "two_steps"]
 
 _POOL = SmallPool(sizes=(40 * KIB, 1024, 512, 512, 256), below=64 * KIB)
 _BATCH = (1 * MIB, 1 * MIB + 512, 1 * MIB, 4 * KIB)
@@ -116,3 +119,33 @@ def two_steps() -> dict[str, list[bool]]:
     found["smaller"] = [arenas[0].admit([x]) is not None, third.is_clear()]
     assert kept
     return found
+
+
+def least_budget(fragments: int, size: int) -> dict[str, Any]:
+    """Plan a step into the least budget that is named beside free fragments."""
+    descend, _ = descent(6, 16)
+    with tf.device(find_device().name):
+        pairs = [(nothing(size), nothing(256)) for _ in range(fragments)]
+    kept = [wall for _, wall in pairs]
+    del pairs
+
+    def fit(budget: int) -> Any:
+        signature = [tf.TensorSpec([1024, 16])]
+        return fit_in_memory(descend, signature, budget=budget, recompute=False)
+
+    try:
+        fit(64 * KIB)
+    except BudgetError as error:
+        least = error.least_bytes
+    assert least is not None
+    made = fit(least)
+    x = np.ones((1024, 16), np.float32)
+    made(x), made(x)
+    (report,) = made.report
+    return {
+        "addresses": report.addresses,
+        "used": report.measured_peak_bytes,
+        "promised": report.predicted_peak_bytes,
+        "least": least,
+        "kept": len(kept),
+    }

@@ -33,7 +33,7 @@ from lms.tf.measure.devices import DeviceMemory, find_device
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
 from lms.tf.passes.write_order import KeptVariables
-from lms.units import MIB
+from lms.units import KIB, MIB
 from tests.models import SILENT
 from tests.tf.steps import specialised
 from unet3d.model import build_unet
@@ -223,14 +223,14 @@ def free_holes(sizes: Sequence[int]) -> dict[str, Any]:
     for size in sizes:
         freed.append(tf.raw_ops.Empty(shape=[size // MIB, MIB], dtype=tf.uint8))
         kept.append(tf.raw_ops.Empty(shape=[7 * MIB], dtype=tf.uint8))
-    none = device.free_holes(most)
+    none = device.free_holes(most, 64 * KIB)
     del freed
     before = device.memory.current_bytes or 0
     device.memory.reset_peak()
     return {
         "none": none,
-        "found": device.free_holes(most),
-        "few": device.free_holes(1),
+        "found": device.free_holes(most, 64 * KIB),
+        "few": device.free_holes(1, 64 * KIB),
         "taken": (device.memory.peak_bytes or 0) - before,
         "left": (device.memory.current_bytes or 0) - before,
         "kept": len(kept),

@@ -21,7 +21,7 @@ import tensorflow as tf
 from lms.machine.inventory import Installation
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
-from lms.units import KIB, MIB
+from lms.units import MIB
 
 __all__ = ["Device", "DeviceMemory", "find_device", "memory_grows", "planned_on"]
 __all__ += ["MOST_FILLERS", "fillers_of", "nothing", "read_installation"]
@@ -31,9 +31,8 @@ _LOG = logging.getLogger("lms")
 
 _POLLS, _POLL_SECONDS = 10, 0.1
 
-# Chunks are multiples of 256 bytes. The 64 largest free fragments of at least 64 KiB
-# count; around a pool of small chunks the 1,024 largest fragments are filled.
-_CHUNK, _LEAST_HOLE, _MOST_HOLES, MOST_FILLERS = 256, 64 * KIB, 64, 1024
+# Chunks are multiples of 256 bytes. The 1,024 largest free fragments are filled.
+_CHUNK, MOST_FILLERS = 256, 1024
 
 # Bytes left free when memory is taken at once: the driver has less than it reports.
 _SPARE = 64 * MIB
@@ -190,7 +189,7 @@ class Device:
             return None
         return walls
 
-    def free_holes(self, most: int) -> tuple[int, ...]:
+    def free_holes(self, most: int, least: int) -> tuple[int, ...]:
         """Bytes of the free fragments before the end of memory, the largest first.
 
         Batches and variables leave free fragments between them; a tensor larger than
@@ -201,6 +200,7 @@ class Device:
         Args:
             most: Bytes; larger fragments are not looked for. These bytes are taken for
                 a moment, beside the fragments.
+            least: Bytes; smaller fragments are not looked for.
 
         Returns:
             Nothing where the search fails: memory is so fragmented that no chunk of
@@ -212,7 +212,7 @@ class Device:
         most = min(most, (self.limit - now) // 2)
         try:
             with tf.device(self.name):
-                fillers = fillers_of(most, least=_LEAST_HOLE, count=_MOST_HOLES)
+                fillers = fillers_of(most, least=least, count=MOST_FILLERS)
         except (tf.errors.OpError, ValueError):
             return ()
         return tuple(size for size, _ in fillers)

@@ -23,10 +23,13 @@ from lms.tf.lowering import TracedStep
 from lms.tf.measure.compact_variables import shared_bytes
 from lms.tf.measure.devices import Device, memory_grows
 from lms.tf.passes.host_variables import bytes_on_host
-from lms.units import MIB, Bytes
+from lms.units import KIB, MIB, Bytes
 
 __all__ = ["available_host_bytes", "free_host_bytes", "host_budget"]
 __all__ += ["limit_pinned_memory", "measure_budget", "with_holes"]
+
+# The 64 largest free fragments of at least 64 KiB count in a step that is not sealed.
+_LEAST_HOLE, _MOST_HOLES = 64 * KIB, 64
 
 
 def available_host_bytes() -> Bytes | None:
@@ -104,16 +107,24 @@ def _why_unsealed(step: TracedStep) -> str:
     return ""
 
 
-def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
+def with_holes(budget: MemoryBudget, device: Device, large: Bytes) -> MemoryBudget:
     """The budget with the device's free fragments, if the step cannot do without them.
 
     Looking takes memory for a moment, at most as much as the step may use.
+
+    Args:
+        budget: Memory that the step may use.
+        device: The device.
+        large: Bytes of the smallest large tensor, which get planned addresses.
     """
     beside = budget.free - budget.step
-    if budget.limit is None or beside >= budget.step:
+    if budget.limit is None or (budget.unsealed and beside >= budget.step):
         return budget
-    holes = device.free_holes(budget.step)
-    return replace(budget, holes=holes if beside < sum(holes) else ())
+    found = device.free_holes(budget.step, min(large, _LEAST_HOLE))
+    holes = tuple(size for size in found if size >= _LEAST_HOLE)[:_MOST_HOLES]
+    fences = sum(size for size in found if size >= large)
+    holes = holes if beside < sum(holes) else ()
+    return replace(budget, holes=holes, fences=fences)
 
 
 def host_budget(settings: Settings, staged: Bytes) -> Bytes | None:

@@ -9,9 +9,10 @@ import logging
 from dataclasses import replace
 from functools import cache
 
-from lms.ir.liveness import lower_bound
+from lms.ir.liveness import lower_bound, peak
 from lms.ir.plan import SwapPlan
 from lms.planning.addresses import why_unsealed
+from lms.planning.candidates import smallest_worth_moving
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Speeds, Workload
 from lms.planning.select import choose_plan_once, fits, workload_of
@@ -161,7 +162,8 @@ def plan_here(
         HostMemoryError: If the host cannot hold what is swapped out.
     """
     if settings.thresholds is None and not fits(workload.plain, budget):
-        budget = with_holes(budget, device)
+        large = smallest_worth_moving(peak(workload.graph))
+        budget = with_holes(budget, device, large)
     given = (op for op in workload.graph.ops if op.type == "Placeholder")
     host = host_budget(settings, sum(out.size for op in given for out in op.outputs))
     planned = plan_step(workload, settings, budget, host, choose=choose_plan_once)

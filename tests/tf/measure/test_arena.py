@@ -2,6 +2,7 @@
 
 import pytest
 
+from lms.units import KIB
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -39,3 +40,12 @@ def test_steps_in_turns_make_the_arena_anew_beside_each_other_s_chunks(
         "as before": [True],
         "smaller": [False, False],
     }
+
+
+def test_fragments_count_in_the_least_budget_of_a_sealed_step(worker: Worker) -> None:
+    found = worker.ask(
+        f"{_TRIALS}:least_budget", memory="64MiB", fragments=2, size=12 * KIB
+    )
+    assert found.pop("kept") == 2
+    assert found["addresses"] == "planned"
+    assert found["used"] <= found["promised"] <= found["least"]

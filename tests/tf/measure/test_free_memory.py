@@ -12,7 +12,7 @@ from lms.machine.ranks import Placement
 from lms.planning.settings import read_settings
 from lms.tf.measure import free_memory
 from lms.tf.measure.free_memory import host_budget, measure_budget, with_holes
-from lms.units import GIB, MIB
+from lms.units import GIB, KIB, MIB
 from tests.graphs import make_op
 
 pytestmark = pytest.mark.tf
@@ -23,7 +23,7 @@ LIMIT = 320 * MIB
 def device(*, holes: tuple[int, ...] | None = ()) -> Any:
     """A device that may be asked for its holes if they are not None."""
 
-    def free_holes(_most: int) -> tuple[int, ...]:
+    def free_holes(_most: int, _least: int) -> tuple[int, ...]:
         assert holes is not None, "to look takes memory and time"
         return holes
 
@@ -98,21 +98,28 @@ def test_swapped_tensors_get_what_may_be_pinned_beside_a_batch(
 
 
 @pytest.mark.parametrize(
-    ("budget", "holes", "matter"),
+    ("budget", "holes", "matter", "fences"),
     [
-        (None, (20 * MIB, MIB), True),
-        (None, (200 * MIB, 50 * MIB), True),
-        (None, (MIB,), False),  # within the margin
-        ("100MiB", None, False),  # as much is free again: nobody looks
+        (None, (20 * MIB, MIB), True, 21 * MIB),
+        (None, (200 * MIB, 50 * MIB), True, 250 * MIB),
+        (None, (MIB,), False, MIB),  # within the margin
+        ("100MiB", (MIB, 9 * KIB, 7 * KIB), False, MIB + 9 * KIB),
     ],
 )
 def test_holes_matter_where_a_step_needs_them_too(
-    *, budget: str | None, holes: tuple[int, ...] | None, matter: bool
+    *, budget: str | None, holes: tuple[int, ...], matter: bool, fences: int
 ) -> None:
     settings = read_settings(budget=budget)
     there = device(holes=holes)
-    found = measure_budget(STEP, settings, there)
-    assert with_holes(found, there).holes == (holes if matter else ())
+    found = with_holes(measure_budget(STEP, settings, there), there, 8 * KIB)
+    assert (found.holes, found.fences) == (holes if matter else (), fences)
+
+
+def test_nobody_looks_for_fragments_that_matter_in_no_way() -> None:
+    there = device(holes=None)
+    found = measure_budget(STEP, read_settings(budget="100MiB"), there)
+    found = replace(found, unsealed="its loops have no order")
+    assert with_holes(found, there, 8 * KIB) == found
 
 
 def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

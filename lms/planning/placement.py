@@ -43,7 +43,7 @@ from lms.simulation.turns import bytes_apart
 from lms.units import Bytes, Seconds
 
 __all__ = ["certain_need", "find_plan", "in_room", "judged", "least_need"]
-__all__ += ["ranked", "seconds_of", "with_likely_peak"]
+__all__ += ["ranked", "seconds_of"]
 
 
 def in_room(
@@ -254,7 +254,7 @@ def _in_time(
         tries=effort.early_tries,
     )
     for plan, peaks in early:
-        yield replace(fitted, plan=plan, peak=_middle(peaks), seconds=None)
+        yield replace(fitted, plan=plan, peak=max(peaks), seconds=None)
 
 
 def seconds_of(fitted: FittedPlan) -> Seconds:
@@ -286,18 +286,7 @@ def judged(
     placed = [peak for peak in peaks if peak is not None and peak <= most]
     if failed := len(regions) - len(placed):
         return failed, replace(option, risk=Risk.PLACE)
-    return 0, replace(option, peak=_middle(placed), risk=Risk.NONE)
-
-
-def _middle(peaks: Sequence[int]) -> int:
-    """Return the midpoint of the lowest and the highest peak, without outliers.
-
-    Tensors may lie elsewhere in another region. The midpoint is nearest to both peaks;
-    a median is one of them.
-    """
-    ranked = sorted(peaks)
-    left_out = len(ranked) * TUNING.outliers_percent // 100
-    return (ranked[left_out] + ranked[-1 - left_out]) // 2
+    return 0, replace(option, peak=max(placed), risk=Risk.NONE)
 
 
 def _regions(
@@ -311,20 +300,3 @@ def _regions(
         Region(capacity=size, small_pool=small_pool, scratch_first=i % 2 == 1)
         for i, size in enumerate(dict.fromkeys(sizes))
     )
-
-
-def with_likely_peak(
-    graph: GraphView, fitted: FittedPlan, request: PlanRequest
-) -> FittedPlan:
-    """Return the plan with the midpoint of its peaks in many regions.
-
-    A sealed plan has one peak.
-    """
-    if fitted.sealed:
-        return fitted
-    more = (request.headroom.free * part // 100 for part in TUNING.likely_percent)
-    sizes = (request.budget + part for part in more)
-    regions = [Region(capacity=size, small_pool=fitted.small_pool) for size in sizes]
-    found = peaks_by_region(graph, fitted.plan, regions)
-    peaks = [peak for peak in found if peak is not None]
-    return replace(fitted, peak=_middle(peaks)) if peaks else fitted

@@ -124,12 +124,6 @@ class Tuning:
     region_percent: tuple[int, ...] = (-60, -30, 0, 30, 60, 100, 120)
     # No region is smaller than 97 % of the budget.
     region_least_percent: int = 97
-    # The likely peak is the midpoint of the peaks in the budget plus these percents of
-    # the headroom. Here no size is too small: batches lie in the middle of a region.
-    likely_percent: tuple[int, ...] = tuple(range(-60, 121, 10))
-    # The lowest 10 % and the highest 10 % of the peaks do not count for it; of fewer
-    # than ten, all count.
-    outliers_percent: int = 10
 
     # --------------------------------------------------------------- recomputation
 

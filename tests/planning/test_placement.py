@@ -14,7 +14,7 @@ from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.hardware import preset, roofline
 from lms.planning import placement
-from lms.planning.placement import find_plan, ranked, with_likely_peak
+from lms.planning.placement import find_plan, judged, ranked
 from lms.planning.problem import (
     NOTHING,
     Filters,
@@ -170,21 +170,25 @@ def test_a_budget_below_the_limit_bounds_what_is_in_use() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peaks", "promised"),
+    ("peaks", "promised", "risk"),
     [
-        ([32] * 11 + [38] * 8, 35),  # one or the other, so what is near to both
-        ([38] * 11 + [32] * 8, 35),
-        ([32] * 18 + [60], 32),  # hardly ever
-        ([32] * 17 + [60] * 2, 46),
-        ([32, None, 36], 34),  # it cannot be placed in one
+        ([32] * 6 + [38], 38, Risk.NONE),
+        ([38] + [32] * 6, 38, Risk.NONE),
+        ([32] * 5 + [None, 32], FITTED.peak, Risk.PLACE),  # one has no place for it
     ],
 )
-def test_the_peak_that_is_promised_is_near_to_all_that_are_likely(
-    peaks: list[int | None], promised: int, monkeypatch: pytest.MonkeyPatch
+def test_the_highest_peak_of_all_regions_is_promised(
+    peaks: list[int | None],
+    promised: int,
+    risk: Risk,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = drawn()
     monkeypatch.setattr(placement, "peaks_by_region", lambda *_: iter(peaks))
-    assert with_likely_peak(graph, FITTED, request(graph, peak(graph))).peak == promised
+    most = peak(graph)
+    seven = request(graph, most, Headroom(free=most // 25))
+    _, found = judged(graph, FITTED, seven)
+    assert (found.peak, found.risk) == (promised, risk)
 
 
 def test_a_room_too_tight_to_be_sure_gets_a_plan_that_says_so() -> None:

@@ -74,9 +74,6 @@ def buffers(graph: GraphView) -> tuple[Buffer, ...]:
     """Return the step's own buffers, in the order in which they are made.
 
     Persistent tensors and tensors of no bytes are left out.
-
-    Args:
-        graph: The ops in the execution order that positions refer to.
     """
     roots, tensors = graph.roots, graph.tensors
     uses: dict[str, dict[int, None]] = {}
@@ -138,9 +135,7 @@ def dying_sizes(lives: Sequence[Residency]) -> dict[int, list[int]]:
 def reused_bytes(op: Op, dying: Sequence[int]) -> int:
     """Return the bytes that an op saves by reusing a dying input for its output.
 
-    Args:
-        op: The op.
-        dying: Sizes of the input buffers without a later reader.
+    `dying` are the sizes of the input buffers without a later reader.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -159,12 +154,8 @@ def written_over(
     """Return (the op's largest output, the dying input that it reuses), if it does.
 
     Of several buffers the first of the op's inputs is reused (TensorFlow's
-    `forward_input_or_allocate_output`, op_kernel.cc).
-
-    Args:
-        op: The op.
-        roots: The root of each tensor's buffer.
-        dying: Sizes of the input buffers without a later reader, by their roots.
+    `forward_input_or_allocate_output`, op_kernel.cc). `dying` are the sizes, by their
+    roots, of the input buffers without a later reader.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -217,11 +208,9 @@ def memory_curve(graph: GraphView) -> list[int]:
 
 
 def bytes_in_use(ops: Sequence[Op], lives: Sequence[Residency]) -> list[int]:
-    """Return the bytes of the step in use while each op runs, as in `memory_curve`.
+    """Return the bytes in use while each op runs, as in `memory_curve`.
 
-    Args:
-        ops: The ops in the order that positions refer to.
-        lives: Residencies of all buffers.
+    Positions of the residencies are those of `ops`.
     """
     change = [0] * (len(ops) + 1)
     for life in lives:

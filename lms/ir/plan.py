@@ -139,11 +139,7 @@ class SwapPlan:
 
 
 def planned_graph(graph: GraphView, plan: SwapPlan) -> GraphView:
-    """Add the recomputed ops of a plan to the step's graph.
-
-    Args:
-        graph: The step as it was traced, in any execution order.
-        plan: A plan.
+    """Add the recomputed ops of a plan to the step's graph, as it was traced.
 
     Returns:
         The step's ops in the plan's order, on which near and far depend, with each
@@ -159,17 +155,13 @@ def planned_graph(graph: GraphView, plan: SwapPlan) -> GraphView:
 
 
 def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
-    """Check that a plan can be obeyed, whichever planner made it.
+    """Check that a graph can obey a plan for it (`planned_graph`).
 
     Rules: the order is an execution order of exactly the graph's ops, and the chain
     follows it. A swapped tensor is a root of the step that the device makes, that no
     loop or branch touches, that does not outlive the step, and that is swapped once. A
     copy starts after its tensor was made and before its readers. Every reader of a
     copy reads the tensor, and one copy at most.
-
-    Args:
-        graph: The graph that the plan is for (`planned_graph`), in any execution order.
-        plan: The plan.
 
     Raises:
         PlanError: If a rule is broken; names the first one, with op or tensor.

@@ -55,10 +55,6 @@ def original_name(op_name: str) -> str:
 def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> GraphView:
     """Add recomputed ops to a graph, each just before its first reader.
 
-    Args:
-        graph: The graph in any execution order.
-        recomputed: The ops to recompute, with their readers.
-
     Returns:
         A graph in an execution order; `graph` itself if nothing is recomputed.
 

@@ -95,11 +95,9 @@ class ResolvedPlan:
 
 @per_graph(most=1)
 def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
-    """Turn a plan's names into positions and spans.
+    """Turn the names of a valid plan for a graph into positions and spans.
 
-    Args:
-        graph: The graph that the plan is for (`planned_graph`), in any execution order.
-        plan: A plan that `validate_plan` accepts, of tensors that take memory.
+    All swapped tensors take memory. The graph may have any execution order.
 
     Example:
         >>> from lms.ir.graph import Tensor

@@ -42,15 +42,9 @@ def place(
     tries: int,
     again: int = 0,
 ) -> Placed | None:
-    """Find addresses for the large chunks of a step.
+    """Find addresses for the large chunks of a step in `room` bytes.
 
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        plan: A plan that `validate_plan` accepts.
-        pool: Chunks kept for small tensors.
-        room: Bytes of the arena that the large chunks share.
-        tries: Number of packings to try.
-        again: A number; another one gives other addresses.
+    Another number `again` gives other addresses.
 
     Returns:
         None if no packing fits the room.

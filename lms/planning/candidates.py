@@ -62,13 +62,7 @@ def smallest_worth_moving(step_peak: int) -> int:
 def movable(
     graph: GraphView, *, min_bytes: int, filters: Filters | None = None
 ) -> frozenset[str]:
-    """Return the names of the root tensors that may move.
-
-    Args:
-        graph: The graph in its execution order.
-        min_bytes: Smaller tensors stay.
-        filters: The user's filters; by default all may move.
-    """
+    """Return the names of the root tensors of at least `min_bytes` that may move."""
     allowed = filters or Filters()
     return frozenset(
         buffer.root

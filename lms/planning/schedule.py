@@ -93,11 +93,8 @@ def hastened(graph: GraphView, last: Collection[str] = frozenset()) -> GraphView
     From the first op on, an op moves to just behind the last op that it waits for,
     unless its outputs then cost more bytes times positions than its dying inputs save.
     Ops that it waits for may be hoisted with it. So a metric does not keep the logits
-    for as long as the backward pass.
-
-    Args:
-        graph: The graph in an execution order.
-        last: Names of ops that stay, with all ops that depend on them.
+    for as long as the backward pass. The ops of `last` stay, with all ops that depend
+    on them.
 
     Example:
         >>> from lms.ir.graph import Op, Tensor

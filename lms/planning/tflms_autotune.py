@@ -180,11 +180,6 @@ def search_thresholds(
 ) -> FittedPlan:
     """Plan by the given thresholds; tune missing ones for a part of the budget.
 
-    Args:
-        graph: The step.
-        settings: The user's knobs.
-        budget: Memory that the step may use.
-
     Raises:
         BudgetError: If no tried setting fits; names the least budget.
     """

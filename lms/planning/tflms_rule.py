@@ -78,9 +78,7 @@ def levels(
 ) -> dict[str, int]:
     """Return each op's level by its name: its longest path from a source, in edges.
 
-    Args:
-        graph: The graph in any execution order.
-        waits: Additional edges, which follow the order: ops that an op waits for.
+    `waits` are more edges, which follow the order: ops that an op waits for.
 
     Example:
         >>> a, b = Op(name="a", type="A"), Op(name="b", type="B", controls=("a",))
@@ -163,11 +161,7 @@ def _serialized(
 
 
 def read_levels(item: int | str, count: int) -> range:
-    """Read the levels of one item of `serialization`.
-
-    Args:
-        item: A level, or a slice of levels.
-        count: The number of levels.
+    """Read one item of `serialization`, a level or a slice of `count` levels.
 
     Raises:
         ValueError: If the item is neither.
@@ -271,13 +265,7 @@ class ThresholdRule:
 def plan_by_rule(
     levelled: LevelledGraph, rule: ThresholdRule, *, movable: frozenset[str]
 ) -> SwapPlan:
-    """Apply a rule to a levelled graph.
-
-    Args:
-        levelled: A graph from `level_graph`.
-        rule: The knobs.
-        movable: Names of the root tensors that may move.
-    """
+    """Apply a rule to a levelled graph."""
     ops, level = levelled.graph.ops, levelled.level
     far: dict[str, list[int]] = {}
     for buffer in levelled.live:

@@ -125,13 +125,7 @@ class BestFitAllocator:
             self.free(address)
 
     def allocate(self, size: int) -> int:
-        """Take a chunk.
-
-        Args:
-            size: Bytes, rounded up to 256.
-
-        Returns:
-            The chunk's address, to free it by.
+        """Take a chunk of `size` bytes, rounded up to 256; returns its address.
 
         Raises:
             MemoryError: If no free chunk is large enough.

@@ -228,13 +228,7 @@ class Dependencies:
 def simulate(
     graph: GraphView, plan: SwapPlan, costs: Costs, hardware: Hardware
 ) -> Timeline:
-    """Predict one step on one device; Python's garbage collector is paused.
-
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        plan: A plan that `validate_plan` accepts.
-        costs: Seconds of each op.
-        hardware: The device and its link.
+    """Predict one step that obeys a valid plan; pauses Python's garbage collector.
 
     Raises:
         PlanError: If ops and copies wait for each other in a cycle.

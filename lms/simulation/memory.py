@@ -90,15 +90,7 @@ class Request(NamedTuple):
 
 
 def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
-    """Predict the memory of a step that obeys a plan.
-
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        plan: A plan that `validate_plan` accepts.
-
-    Returns:
-        Bytes on device and host while each op of `plan.order` runs.
-    """
+    """Predict the memory of a step that obeys a valid plan."""
     resolved = resolve(graph, plan)
     device = bytes_in_use(resolved.ops, resolved.residencies)
     host = [0] * (len(resolved.ops) + 1)
@@ -114,11 +106,7 @@ def allocator_peak(
 ) -> int | None:
     """Predict the peak that the allocator reports for the step, in bytes.
 
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        plan: A plan that `validate_plan` accepts.
-        capacity: Bytes of device memory that the step may use.
-        small_pool: Chunks kept for small tensors.
+    `capacity` is the memory of the device that the step may use, in bytes.
 
     Returns:
         Bytes of chunks in use at most; None if the allocator runs out of memory.
@@ -168,12 +156,8 @@ def find_events(
 ) -> dict[int, Event]:
     """Return the events of at least `least` bytes, by position, ascending.
 
-    Args:
-        graph: The graph of the ops.
-        ops: Its ops in the order that positions refer to.
-        lives: Residencies of buffers.
-        least: Bytes; smaller buffers are left out.
-        always: Roots of buffers that are not left out.
+    Positions are those of `ops`; buffers whose roots are in `always` are never left
+    out.
     """
     starts: dict[int, list[int]] = defaultdict(list)
     ends: dict[int, list[int]] = defaultdict(list)

@@ -80,11 +80,7 @@ class Span(NamedTuple):
 def find_turns(graph: GraphView, plan: SwapPlan, least: Bytes) -> tuple[Turn, ...]:
     """Return the turns that take or give chunks of at least `least` bytes, in order.
 
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        plan: A plan that `validate_plan` accepts.
-        least: Bytes; smaller chunks are left out. Ops that come first are left out too:
-            their tensors get chunks of their own.
+    Ops that come first are left out too: their tensors get chunks of their own.
     """
     resolved = resolve(graph, plan)
     copies = _copies(plan, [life.root for life in resolved.residencies])

@@ -135,12 +135,7 @@ class Outcome:
 
 
 def next_attempt(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
-    """Return what to try next; None where nothing is left.
-
-    Args:
-        tried: Outcomes from the first preparation on, at least one.
-        settings: The user's knobs.
-    """
+    """Return what to try after at least one outcome; None where nothing is left."""
     first, *later = _since_failure(tried)
     ran_out, error = first.failure is not None, tried[-1].error
     is_refusal = error is None or isinstance(error, BudgetError)
@@ -162,10 +157,7 @@ def next_attempt(tried: Sequence[Outcome], settings: Settings) -> Attempt | None
 def first_plan(step: Any, tried: list[Outcome], settings: Settings) -> Outcome | None:
     """Make attempts until one has a plan, and not the plan that failed.
 
-    Args:
-        step: The step as captured last.
-        tried: Outcomes so far; those without a plan are appended.
-        settings: The user's knobs.
+    Outcomes without a plan are appended to `tried`.
 
     Returns:
         The plan; an attempt without a plan, if only that is left; or None.

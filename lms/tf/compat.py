@@ -93,9 +93,6 @@ _MARKER = "lms_end_of_collection"
 def device_name(short: str) -> str:
     """Full name of a device of this process, as in placed ops.
 
-    Args:
-        short: Such as `GPU:0`.
-
     Example:
         >>> device_name("CPU:0")
         '/job:localhost/replica:0/task:0/device:CPU:0'
@@ -213,14 +210,11 @@ def flat_element_specs(iterator_spec: Any) -> list[tf.TensorSpec]:
 
 
 def allocator_limit(device: str) -> int | None:
-    """Bytes that a device's allocator may hand out.
+    """Bytes that the allocator of a device, by its full name, may hand out.
 
     Covers logical devices with a limit and whole GPUs; there is no public form. The
     program's own devices are asked: `device_lib` would make new ones on every GPU of
     the machine, and take the memory.
-
-    Args:
-        device: The device's full name.
 
     Returns:
         None where no limit is known, as with `TF_GPU_ALLOCATOR=cuda_malloc`.
@@ -261,10 +255,6 @@ def copied_to(device: str, tensor: Any) -> Any:
     `tf.identity` would leave a second copy on the device as long as the host's tensor
     lives ("mirror" in tensor_handle.h). Functions take text and numbers of int32 from
     the host (`MTypeFromDType` in memory_types.cc).
-
-    Args:
-        device: The device's full name.
-        tensor: The tensor, in the host's memory or the device's.
     """
     stays = tensor.dtype in (tf.int32, tf.string, tf.resource, tf.variant)
     if stays or tensor.backing_device == device:
@@ -315,11 +305,8 @@ def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef |
     The call of the function is cancelled beforehand: the runtime makes the graph, then
     refuses to start ("Function was cancelled before it was started"). Graphs are handed
     over at the end of a successful call only: a call of an empty marker function closes
-    the collection, which `tf.summary.trace_on(graph=True)` uses too.
-
-    Args:
-        concrete: The traced function.
-        arguments: All flat inputs of the function; of their values only handles matter.
+    the collection, which `tf.summary.trace_on(graph=True)` uses too. `arguments` are
+    all flat inputs; of their values only handles matter.
 
     Returns:
         The graph. None if another thread called a new function in the meantime: the
@@ -433,11 +420,6 @@ def compiled_scratch(
     the filter gradient of a grouped convolution holds, twice, the gradient of a filter
     between all channels (`BufferAllocationProto` in xla/service/hlo.proto).
 
-    Args:
-        name: The function's name.
-        inputs: Types and shapes of its arguments.
-        device: Full name of its device.
-
     Returns:
         None if XLA does not tell: an argument is a variable, or XLA needs its value.
     """
@@ -540,12 +522,7 @@ END = "lms/end"  # an op that runs although no other op waits for it
 def build_function(
     graph_def: GraphDef, inputs: Sequence[Input], outputs: Sequence[str]
 ) -> Any:
-    """Build a function of flat tensors from a graph.
-
-    Args:
-        graph_def: Nodes that read their arguments by the names of `inputs`.
-        inputs: The arguments in order.
-        outputs: Names of the tensors to return.
+    """Build a function of flat tensors from a graph that reads `inputs` by their names.
 
     Returns:
         An object with `call_flat(*tensors)`, and its `graph`.
@@ -690,11 +667,8 @@ def initialised_late(
 ) -> Iterator[None]:
     """Within the context, some variables of a trace are initialised one by one.
 
-    `tf.function` initialises all variables at once, when the trace has ended.
-
-    Args:
-        late: These variables; the trace adds each when it makes it.
-        then: Called with each such variable once it is initialised.
+    `tf.function` initialises all variables at once, when the trace has ended. The trace
+    adds each of them to `late`; `then` is called once it is initialised.
     """
     kind: Any = type(tf.function(lambda: None))
     own = kind._initialize_uninitialized_variables

@@ -107,12 +107,7 @@ def first_words(error: BaseException) -> str:
 
 
 def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in words
-    """Message: the host has no pinned memory for a copy.
-
-    Args:
-        reason: TensorFlow's words.
-        is_undone: Whether variables are as before the step.
-    """
+    """Message: the host has no pinned memory for a copy."""
     undone = "The model's variables are as before the step: save them."
     variables = undone if is_undone else f"{_MIXED}."
     return (
@@ -123,13 +118,7 @@ def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in
 
 
 def given_up(reason: str, budget: Bytes | None, plans: int) -> str:
-    """Message: a step ran out of memory with each of its plans.
-
-    Args:
-        reason: TensorFlow's words.
-        budget: The step's last budget; None without a limit.
-        plans: Number of plans that were tried.
-    """
+    """Message: a step ran out of memory with each of its plans."""
     within = "" if budget is None else f" in its budget of {format_bytes(budget)}"
     count = "1 plan" if plans == 1 else f"{plans} plans"
     return (
@@ -143,9 +132,7 @@ def given_up(reason: str, budget: Bytes | None, plans: int) -> str:
 def half_written(reason: str, *, had_plan: bool) -> str:
     """Message: a step ran out of memory, and may have written variables.
 
-    Args:
-        reason: TensorFlow's words.
-        had_plan: Whether the step was planned: memory ran out after its commit point.
+    With a plan, memory ran out after the commit point.
     """
     if not had_plan:
         return (

@@ -105,11 +105,9 @@ class Nodes:
     def redirect(
         self, new: Mapping[str, str], readers: Iterable[compat.NodeDef] | None = None
     ) -> None:
-        """Let nodes read other tensors.
+        """Let nodes, or only some readers, read other tensors.
 
-        Args:
-            new: The new tensors' names by the full names of the old ones.
-            readers: The nodes; None for all.
+        `new` has the new names by the full names of the old ones.
         """
         if readers is None:
             sources = dict.fromkeys(map(source_of, new))

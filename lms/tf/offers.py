@@ -23,14 +23,7 @@ _PARTS = (4, 8, 16)
 def offers_of(
     step: TracedStep, settings: Settings, last: OpSize | None, *, is_here: bool
 ) -> Offers:
-    """The rewrites that a step still offers.
-
-    Args:
-        step: The step after all rewrites so far.
-        settings: The user's knobs.
-        last: The smallest op size that was tried.
-        is_here: Whether the step runs on a device of this process.
-    """
+    """The rewrites that a step still offers, after op size `last` was tried."""
     graph = step.graph
     there = {id(a.captured) for a in step.arguments if a.lies_on_host}
     handles = movable_to_host(graph, step.nodes, step.variables, step.device)

@@ -18,12 +18,9 @@ _WAIT = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def handled(handlers: Mapping[Any, Any]) -> Iterator[None]:
-    """Within the context, replace signal handlers; only in the main thread.
+    """Within the context, replace signal handlers by number; only in the main thread.
 
     Ignored signals stay ignored: below `nohup`, and in the background of a shell.
-
-    Args:
-        handlers: New handlers by signal number.
     """
     is_main = threading.current_thread() is threading.main_thread()
     before: dict[int, Any] = {}

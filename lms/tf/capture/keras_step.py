@@ -43,14 +43,10 @@ def check_model(model: keras.Model) -> None:
 
 
 def step_of(model: keras.Model, kind: str) -> Callable[..., Any]:
-    """Return one step as Keras would trace it, drawing its batch from an iterator.
+    """Return a step of Keras ("train", "test", "predict") as a function of an iterator.
 
     As in Keras, the predict step takes a list of one batch, and each step calls another
     function: Grappler orders the inputs of `AddN` by names and places in the graph.
-
-    Args:
-        model: A compiled model.
-        kind: "train", "test" or "predict".
     """
     on_data = tf.function(
         step_of_data(model, kind), reduce_retracing=True, jit_compile=False
@@ -132,11 +128,7 @@ def batch_specs(batch: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def iterator_of(specs: Sequence[Any]) -> Any:
-    """Return an empty iterator over batches of the given specs, of the kind of `fit`'s.
-
-    Args:
-        specs: Parts of a batch, none absent.
-    """
+    """Return an empty iterator over batches of full specs, of the kind of `fit`'s."""
     empty = tf.data.Dataset.from_generator(
         lambda: iter(()), output_signature=tuple(specs)
     )

@@ -222,9 +222,6 @@ def loop_ends(ordered: Sequence[compat.NodeDef]) -> Mapping[str, tuple[str, ...]
 
     All NextIteration ops of a loop stand for its whole body, and all Enter ops for its
     inputs.
-
-    Args:
-        ordered: Nodes after their inputs, the edge back to Merge left out.
     """
     loops = frames_around(ordered)
     ends: dict[tuple[str, ...], list[str]] = defaultdict(list)
@@ -236,11 +233,7 @@ def loop_ends(ordered: Sequence[compat.NodeDef]) -> Mapping[str, tuple[str, ...]
 
 
 def frames_around(ordered: Sequence[compat.NodeDef]) -> dict[str, tuple[str, ...]]:
-    """Map each node to the names of the loops around its outputs, the innermost last.
-
-    Args:
-        ordered: Nodes after their inputs, the edge back to Merge left out.
-    """
+    """Map each node to the names of the loops around its outputs, inner ones last."""
     loops: dict[str, tuple[str, ...]] = {}
     for node in ordered:
         sources = (loops.get(source_of(name), ()) for name in node.input)

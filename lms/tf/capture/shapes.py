@@ -82,11 +82,7 @@ def inferred_shapes(
 ) -> Specs:
     """Infer all shapes from the shapes of the inputs.
 
-    Args:
-        nodes: The step's nodes.
-        library: The functions that the nodes call.
-        inputs: The arguments, as `compat.build_function` takes them.
-        stacked: Whether to follow stacked lists too, from loop to loop.
+    With `stacked`, stacked lists are followed too, from loop to loop.
 
     Raises:
         UnsupportedError: If TensorFlow does not import its own graph, or does not hand
@@ -127,12 +123,7 @@ def inferred_shapes(
 
 
 def told_shapes(inferred: Specs, traced: tf.Graph) -> Specs:
-    """Fill in open shapes from `set_shape` calls in the traced function.
-
-    Args:
-        inferred: Types and shapes, as inferred.
-        traced: The graph before it was optimised.
-    """
+    """Fill in open shapes from `set_shape` calls in the graph as it was traced."""
     filled = dict(inferred)
     names: dict[str, list[tf.TensorShape]] = {}
     for op in compat.operations(traced):  # several ops may have one name

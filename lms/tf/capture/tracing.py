@@ -90,9 +90,7 @@ def read_signature(signature: Sequence[Any]) -> tuple[Any, ...]:
 def called_signature(signature: Sequence[Any], args: Sequence[Any]) -> tuple[Any, ...]:
     """Return a signature with open dimensions filled in from a call.
 
-    Args:
-        signature: A signature from `read_signature`.
-        args: The call's arguments. If their structure differs, nothing is filled in.
+    If the structure of the arguments differs, nothing is filled in.
     """
 
     def known(spec: Any, value: Any) -> Any:

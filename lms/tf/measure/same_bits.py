@@ -44,12 +44,7 @@ def keeps_bits(
 ) -> bool:
     """Tell whether an op's parts have the whole op's bits; False if unknown.
 
-    Args:
-        graph: The step.
-        nodes: Its nodes by names.
-        op: The op, which has no resources and whose inputs may be any numbers.
-        cut: Axes and constants of the split.
-        parts: Number of parts.
+    The op has no resources, and its inputs may be any numbers.
     """
     if op.type in _BY_READERS or cut.counter is not None:
         return False

@@ -35,11 +35,7 @@ _LEAST, _MOST = 16, 8 * GIB
 
 
 def workspace_limit(graph: GraphView, room: Bytes) -> int:
-    """The limit for a step: whole MiB that cuDNN may take for one convolution.
-
-    Args:
-        graph: The step, with `Op.flops`.
-        room: Bytes that the step may use.
+    """The limit for a step in `room` bytes: whole MiB that one convolution may take.
 
     Example:
         >>> from lms.ir.graph import Op, Tensor

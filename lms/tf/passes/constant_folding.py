@@ -31,10 +31,7 @@ def folded(
 ) -> Iterator[str]:
     """Yield the names of constants, and of ops that read constants alone.
 
-    Args:
-        nodes: The step's nodes, each after its inputs.
-        fixed: Names of the nodes in loops and branches.
-        may_wait: Whether nodes count that wait for others.
+    Nodes that wait for others count if `may_wait`. Inputs come before their readers.
     """
     known = set[str]()
     for node in nodes:
@@ -65,11 +62,6 @@ def with_folded(
     """Return the ops with folded ones as constants.
 
     Tensors that only folded ops read take no memory.
-
-    Args:
-        ops: The step's ops, each after its inputs.
-        nodes: TensorFlow's nodes of the ops, arguments left out.
-        results: Names of the tensors that outlive the step.
     """
     known = set(folded(nodes, {op.name for op in ops if op.fixed}))
     readers: dict[str, list[str]] = {op.name: [] for op in ops}

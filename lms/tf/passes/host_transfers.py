@@ -72,11 +72,7 @@ SIGNS_ON_DEVICE = Pass(find=_signs, change=_on_device)
 
 
 def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
-    """Return ops in which tensors that the device receives have their bytes.
-
-    Args:
-        ops: The ops of a step.
-        elsewhere: Names of the ops that run on another device.
+    """Return ops in which tensors received from ops `elsewhere` have bytes.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -98,13 +94,7 @@ def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
 def with_host_memory(
     ops: Sequence[Op], nodes: Sequence[compat.NodeDef], device: str
 ) -> list[Op]:
-    """Return ops whose outputs in the host's memory count no device bytes.
-
-    Args:
-        ops: The ops of a step.
-        nodes: TensorFlow's nodes of the ops.
-        device: Full name of the device; only a GPU's memory is not the host's.
-    """
+    """Return ops whose outputs in the host's memory count no bytes of a GPU."""
     if "GPU" not in device:
         return list(ops)
     kept = {n.name: compat.host_memory(n) for n in nodes if n.device in ("", device)}
@@ -124,7 +114,7 @@ def with_host_memory(
 def with_sent(
     ops: Sequence[Op], nodes: Sequence[compat.NodeDef], device: str
 ) -> list[Op]:
-    """Mark ops whose outputs the host reads; arguments as for `with_host_memory`."""
+    """Mark ops whose outputs the host reads."""
     if "GPU" not in device:
         return list(ops)
     kept = {n.name: compat.host_memory(n)[0] for n in nodes if n.device in ("", device)}

@@ -80,11 +80,7 @@ def is_moved(handle: Any) -> bool:
 
 
 def lies_on_host(handle: Any) -> bool:
-    """Tell whether a moved variable's memory still lies on the host.
-
-    Args:
-        handle: The variable's handle.
-    """
+    """Tell whether a moved variable's memory still lies on the host."""
     if not is_moved(handle):
         return False
     address, dtype = _places[id(handle)]
@@ -258,12 +254,6 @@ def movable_to_host(
 
     Variables that no op needs a copy of, as an optimizer's slots, come before others,
     large ones before small ones.
-
-    Args:
-        graph: The step.
-        nodes: The step's nodes.
-        variables: The step's captured variables by their handles' names.
-        device: Full name of the device.
     """
     copies = copying(nodes, {source_of(name) for name in variables}).values()
     copied = {f"{name}:0" for names in copies for name in names}

@@ -262,12 +262,7 @@ _PACKET = 32
 
 
 def cuts(op: Shaped, parts: int) -> list[Cut]:
-    """Return all ways to split an op into equal parts.
-
-    Args:
-        op: The op.
-        parts: Number of parts, at least 2.
-    """
+    """Return all ways to split an op into `parts` equal parts, at least 2."""
     name = SPLITS.get(op.node.op)
     if name is None or not op.outputs or (op.node.op in PRODUCTS and not op.sums):
         return []

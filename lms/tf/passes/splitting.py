@@ -209,13 +209,7 @@ class Cuts:
 def regions(
     graph: GraphView, nodes: Sequence[compat.NodeDef], size: OpSize
 ) -> list[Region]:
-    """Find regions to split until each op fits its limit, as far as ops can be split.
-
-    Args:
-        graph: The step.
-        nodes: The step's nodes.
-        size: The limit of an op's bytes.
-    """
+    """Find regions to split until each op fits its limit, as far as possible."""
     sizes = [replace(size, rows=False, proved=None)]
     sizes += [size] if size.rows or size.proved else []
     steps = [Cuts(graph, nodes, each) for each in sizes]
@@ -347,13 +341,9 @@ def with_slices(
     found: Sequence[Region],
     number: int,
 ) -> list[compat.NodeDef]:
-    """Return nodes in which regions are split.
+    """Return nodes in which regions that share no op are split.
 
-    Args:
-        nodes: The step's nodes; they are not changed.
-        graph: The step's graph.
-        found: The regions, which share no op.
-        number: Number of earlier splits of the step, which makes names unique.
+    The number of earlier splits of the step makes names unique.
     """
     region = {name: each for each in found for name in each.cuts}
     return _Cutter(Nodes(nodes), graph.tensors, region, number).all()

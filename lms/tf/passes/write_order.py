@@ -39,12 +39,7 @@ _GATED = ("Switch", "RefSwitch", "_SwitchN", "Enter", "RefEnter")
 
 
 def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
-    """Return the graph with `Op.writes` filled in.
-
-    Args:
-        graph: The graph.
-        handles: Names of the tensors that are variables' handles.
-    """
+    """Return the graph with `Op.writes` filled in, by the names of handles."""
     known = {name: name for name in handles}
     writes: dict[str, dict[str, None]] = defaultdict(dict)
     for op in graph.ops:
@@ -104,10 +99,6 @@ class CommitFlag:
         A token goes to the host and another comes back; both lie in the host's memory,
         on a GPU too. TensorFlow would carry a bare control edge between devices by a
         copy that waits until the GPU is idle.
-
-        Args:
-            guard: The deferred writes, and the ops that must end before.
-            device: Full name of the device that runs the step.
 
         Returns:
             No ops if no write is deferred.

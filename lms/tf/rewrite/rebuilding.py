@@ -24,15 +24,7 @@ __all__ += ["with_constants"]
 
 
 def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
-    """The step with the ops that a plan adds.
-
-    Args:
-        step: The traced step.
-        graph: The result of `planned_graph(step.graph, plan)`.
-
-    Returns:
-        A step with that graph; the nodes given are not changed.
-    """
+    """The step with `graph`, to which a plan has added ops."""
     if graph is step.graph:
         return step
     given = {node.name: node for node in step.nodes}
@@ -69,14 +61,7 @@ class RebuiltStep:
     concrete: Any
 
     def __call__(self, inputs: Sequence[tf.Tensor]) -> Any:
-        """Run the step.
-
-        Args:
-            inputs: Flat input tensors, as `TracedFunction.flat_inputs` yields them.
-
-        Returns:
-            The results, in the structure of the traced function's.
-        """
+        """Run the step on flat inputs; return results structured as traced."""
         with compat.planned_as_is():
             outputs = self.function.call_flat(*inputs, *self.captures)
         return compat.pack_outputs(self.concrete, outputs)
@@ -89,14 +74,9 @@ def rebuild(
     *,
     as_traced: bool = False,
 ) -> RebuiltStep:
-    """Make nodes callable.
+    """Make rewritten nodes of a traced step callable.
 
-    Args:
-        traced: The function that was traced.
-        step: The traced step that the nodes came from.
-        nodes: Its nodes, rewritten.
-        as_traced: Whether the callable takes all shapes of the trace, not only the
-            step's.
+    With `as_traced` the callable takes all shapes of the trace, not only the step's.
     """
     graph_def = compat.graph_def(nodes, step.library)
     specs = [a.spec for a in step.arguments]

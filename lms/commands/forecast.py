@@ -159,11 +159,7 @@ def _elsewhere(
 
 
 def forecast(captured: Captured, seconds: Seconds = 0.0) -> Forecast:
-    """Plan a step and simulate its timeline.
-
-    Args:
-        captured: The step.
-        seconds: Seconds of tracing and measuring.
+    """Plan a step and simulate its timeline, after `seconds` of tracing and measuring.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.

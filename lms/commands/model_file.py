@@ -66,9 +66,6 @@ def read_subject(name: str) -> Subject:
 
     The file can import from its own folder, as if the file were run.
 
-    Args:
-        name: FILE.py:function.
-
     Raises:
         ValueError: If there is no such file or function, or if the function fails or
             returns something else.

@@ -255,10 +255,6 @@ class Costs:
 def roofline(graph: GraphView, hardware: Hardware) -> Costs:
     """Estimate costs by a roofline, without running anything.
 
-    Args:
-        graph: The step.
-        hardware: The device; its rates by type and its `memory_bandwidth` are used.
-
     Example:
         >>> from lms.ir.graph import Tensor
         >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=9 * 10**8),))

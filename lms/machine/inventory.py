@@ -93,12 +93,9 @@ def open_nvml(api: Any = None) -> Any:
 
 
 def ask(api: Any, question: Callable[..., Any], *arguments: Any) -> Any:
-    """Return NVML's answer, or {"not available": its reason}.
+    """Ask NVML; return its answer, or {"not available": its reason}.
 
-    Args:
-        api: As returned by `open_nvml`.
-        question: One of its functions, or a function that calls one.
-        *arguments: The question's arguments.
+    `question` is one of the functions of `api`, or a function that calls one.
     """
     try:
         return question(*arguments)
@@ -107,11 +104,7 @@ def ask(api: Any, question: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def read_driver(api: Any = None) -> Driver:
-    """Ask the driver, before TensorFlow takes memory of the GPUs.
-
-    Args:
-        api: As for `open_nvml`.
-    """
+    """Ask the driver, before TensorFlow takes memory of the GPUs."""
     try:
         api = open_nvml(api)
     except NoDriverError as error:

@@ -107,9 +107,6 @@ def cluster_variables(placement: Placement) -> dict[str, str]:
 def read_placement(environ: Mapping[str, str] = os.environ) -> Placement:
     """Read this process's placement from environment variables.
 
-    Args:
-        environ: Environment variables; those of this process by default.
-
     Raises:
         WorkersError: If the variables contradict each other, or do not say enough.
 

@@ -80,10 +80,6 @@ def tell(line: str) -> None:
 def track(what: str, items: Sequence[T]) -> Iterator[T]:
     """Yield items in turn; the bar counts them.
 
-    Args:
-        what: The work on the items, such as "measuring ops".
-        items: The bar shows their number.
-
     Example:
         >>> list(track("measuring ops", [1, 2]))
         [1, 2]

@@ -76,10 +76,7 @@ def sources() -> str:
 def read_entry(kind: str, name: str, of: type[T]) -> T | None:
     """Read an entry; None if it is missing, too old or not a valid `of`.
 
-    Args:
-        kind: The entry's kind, which is the name of a folder.
-        name: A digest of all that the entry depends on.
-        of: A dataclass; the types of all its values are checked.
+    The types of all values are checked.
     """
     path = _path(kind, name)
     if path is None:

@@ -34,10 +34,6 @@ DRAFT = "partial-"
 def from_json(text: str, kind: type[T]) -> T:
     """Read a dataclass from JSON text.
 
-    Args:
-        text: The JSON text.
-        kind: The dataclass.
-
     Raises:
         ValueError: If the text is no JSON, or as for `as_data`.
 
@@ -54,12 +50,7 @@ def from_json(text: str, kind: type[T]) -> T:
 
 
 def as_data(value: Any, kind: type[T], *, exact: bool = True) -> T:
-    """Convert data, as JSON has it, to a dataclass.
-
-    Args:
-        value: Dicts, lists, texts and numbers.
-        kind: The dataclass.
-        exact: Whether unknown fields are refused; else they are ignored.
+    """Convert data, as JSON has it, to a dataclass; `exact` refuses unknown fields.
 
     Raises:
         ValueError: If a field is missing, unknown, of the wrong type, or refused by the

@@ -39,7 +39,7 @@ copies wait for), `executor.cc` (`inline_ready`: first come, first served).
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
@@ -130,7 +130,7 @@ class _Rewriter:
         self._settled: dict[int, list[str]] = defaultdict(list)
         self._begun: list[tuple[compat.NodeDef, int]] = []  # swap-ins of a link
         self._starts: dict[str, compat.NodeDef] = {}  # of swap-ins, by their names
-        self._spacers: dict[int, compat.NodeDef] = {}  # not given back yet
+        self._spacers: dict[int, None] = {}  # not given back yet
         self._outside: list[tuple[str, str]] = []  # ops that are not ordered
 
     def move(self, swap: ResolvedSwap, prefix: str) -> None:
@@ -162,10 +162,8 @@ class _Rewriter:
         if until == 0 and (last < 0 or not any(op.inplace for op in near)):
             return
         names = [*ordered, *self.plan.plan.chain[max(0, until - 1) : until]]
-        inputs = [swap.buffer.root, *(f"^{name}" for name in dict.fromkeys(names))]
         dtype = self._graph.tensors[swap.buffer.root].dtype
-        types = {"T": dtype, "out_type": tf.int32}
-        self.nodes.make(name, "Shape", inputs, device, **types)
+        self._touch(name, swap.buffer.root, dtype, dict.fromkeys(names), device)
         self._released[max(last + 1, until)].append(name)
 
     def _swap_in(self, copy: ResolvedSwapIn, name: str, out: compat.NodeDef) -> None:
@@ -252,14 +250,18 @@ class _Rewriter:
         name = f"{prefix}/{tensor.replace(':', '_')}"
         dtype = self._graph.tensors[tensor].dtype
         if dtype == "int32":
-            types = {"T": dtype, "type": tf.float32}
-            made = self.nodes.make(
-                f"{name}/bits", "Bitcast", [tensor], self._device, **types
-            )
-            tensor, dtype = made.name, "float32"
-        types = {"T": dtype, "out_type": tf.int32}
+            bits, types = f"{name}/bits", {"T": dtype, "type": tf.float32}
+            self.nodes.make(bits, "Bitcast", [tensor], self._device, **types)
+            tensor, dtype = bits, "float32"
+        return self._touch(name, tensor, dtype, waits, self._device)
+
+    def _touch(
+        self, name: str, tensor: str, dtype: object, waits: Iterable[str], device: str
+    ) -> str:
+        """Add an op that holds a tensor until all of `waits` have ended."""
         inputs = [tensor, *(f"^{each}" for each in waits)]
-        return self.nodes.make(name, "Shape", inputs, self._device, **types).name
+        types = {"T": dtype, "out_type": tf.int32}
+        return self.nodes.make(name, "Shape", inputs, device, **types).name
 
     def _name_of(self, swap: int, copy: int) -> str:
         return f"lms/{swap}/{op_of(self.plan.swaps[swap].buffer.root)}/in{copy}"
@@ -267,22 +269,16 @@ class _Rewriter:
     def _space(self, spacers: Sequence[Spacer], waits: list[str]) -> list[str]:
         """Take spacers and give them back in order; returns what to wait for."""
         for spacer in spacers:
-            name = f"lms/spacer{spacer.number}"
-            before = (f"^{each}" for each in waits)
+            name, device = f"lms/spacer{spacer.number}", self._device
             if spacer.size:
-                size = self._rows_of(spacer.size, self._device)
-                inputs = [size.name, *before]
-                made = self.nodes.make(
-                    name, "Empty", inputs, self._device, dtype=tf.uint8
-                )
-                self._spacers[spacer.number] = made
+                rows = self._rows_of(spacer.size, device).name
+                inputs = [rows, *(f"^{each}" for each in waits)]
+                self.nodes.make(name, "Empty", inputs, device, dtype=tf.uint8)
+                self._spacers[spacer.number] = None
+                waits = [name]
             else:
-                inputs = [self._spacers.pop(spacer.number).name, *before]
-                types = {"T": tf.uint8, "out_type": tf.int32}
-                made = self.nodes.make(
-                    f"{name}/keep", "Shape", inputs, self._device, **types
-                )
-            waits = [made.name]
+                del self._spacers[spacer.number]
+                waits = [self._touch(f"{name}/keep", name, tf.uint8, waits, device)]
         return waits
 
     def _rows_of(self, size: Bytes, device: str) -> compat.NodeDef:

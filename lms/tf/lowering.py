@@ -320,7 +320,11 @@ def _seen(
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
     lists = ListFinder(ordered, shapes, guesses=guesses).found()
     fixed |= lists.sizes.keys() | lists.shared
-    ops = [_argument_op(argument) for argument in arguments]
+    given = ((a.name, _described(f"{a.name}:0", a.spec)) for a in arguments)
+    ops = [
+        Op(name=name, type="Placeholder", outputs=(tensor,), persistent=True)
+        for name, tensor in given
+    ]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
     ops += [_op(n, shapes, fixed, back_edges, device, lists) for n in ordered]
     ops = _with_views(ops, varying)
@@ -437,15 +441,6 @@ def _sorted(
         raise UnsupportedError(
             "Could not sort the ops: a cycle is outside of loops."
         ) from error
-
-
-def _argument_op(argument: Argument) -> Op:
-    return Op(
-        name=argument.name,
-        type="Placeholder",
-        outputs=(_described(f"{argument.name}:0", argument.spec),),
-        persistent=True,
-    )
 
 
 def _op(

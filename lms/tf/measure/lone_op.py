@@ -169,10 +169,8 @@ class LoneOp:
     def on_copies(self) -> "LoneOp":
         """The op on copies of the arguments that may become its output's buffer."""
         size = self.op.reusing.size if self.op.reusing else 0
-        nodes, device = (
-            [compat.copied(node) for node in self.nodes],
-            self.nodes[0].device,
-        )
+        nodes = [compat.copied(node) for node in self.nodes]
+        device = nodes[0].device
         for name, spec, _ in self.arguments:
             if bytes_of(spec) != size:
                 continue

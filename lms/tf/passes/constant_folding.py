@@ -49,11 +49,9 @@ def _waited_for(graph: Nodes, step: Step) -> Iterator[str]:
             yield name
 
 
-def _end_waits(graph: Nodes, _: Step, name: str) -> None:
-    graph.replace_waits(name, ())
-
-
-WAIT_FOR_NO_CONSTANT = Pass(find=_waited_for, change=_end_waits)
+WAIT_FOR_NO_CONSTANT = Pass(
+    find=_waited_for, change=lambda graph, _, name: graph.replace_waits(name, ())
+)
 
 
 def with_folded(

@@ -50,12 +50,7 @@ __all__ = ["Trials", "search_thresholds", "tune"]
 
 
 class Trials:
-    """Settings tried on a levelled graph, each once.
-
-    Args:
-        levelled: The graph.
-        movable: Names of the root tensors that may move.
-    """
+    """Settings tried on a levelled graph, each once."""
 
     def __init__(self, levelled: LevelledGraph, movable: frozenset[str]) -> None:
         self.levelled = levelled

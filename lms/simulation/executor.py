@@ -97,10 +97,6 @@ class Dependencies:
 
     Ops are positions of the plan's order, copies and pieces of memory are numbers.
 
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        plan: A plan that `validate_plan` accepts.
-
     Attributes:
         copies: All copies: the swap-outs, then the swap-ins swap by swap.
         after_op: Copies that wait for the end of an op.

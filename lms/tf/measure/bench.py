@@ -139,11 +139,7 @@ def _model(device: Device) -> str | None:
 
 
 class Bench:
-    """Runs ops alone on a device within a `with` statement.
-
-    Args:
-        device: The device.
-    """
+    """Runs ops alone on a device within a `with` statement."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.measured = device, measurements_of(device)

@@ -198,11 +198,7 @@ def _mover(device: str, dtype: tf.DType) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HostVariables:
-    """The variables on the host that a step was planned with.
-
-    Args:
-        handles: The variables' handles.
-    """
+    """The variables on the host that a step was planned with."""
 
     handles: tuple[Any, ...] = ()
 

@@ -87,25 +87,14 @@ class OpSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Ops that are split together.
-
-    Args:
-        cuts: The cut of each op, by name.
-        parts: Number of parts.
-    """
+    """Ops that are split together into equally many parts, each by its cut."""
 
     cuts: Mapping[str, Cut]
     parts: int
 
 
 class Cuts:
-    """The possible cuts of a step's ops.
-
-    Args:
-        graph: The step.
-        nodes: The step's nodes.
-        size: The cuts that are allowed, without a proof or with one.
-    """
+    """The possible cuts of a step's ops; `size` says which need a proof."""
 
     def __init__(
         self, graph: GraphView, nodes: Sequence[compat.NodeDef], size: OpSize

@@ -125,11 +125,7 @@ class CommitFlag:
 
 @dataclass(frozen=True, slots=True)
 class KeptVariables:
-    """Undo copies of variables, made before a step and restored after a failure.
-
-    Args:
-        handles: Handles and types of the variables.
-    """
+    """Undo copies of variables, made before a step and restored after a failure."""
 
     handles: tuple[tuple[tf.Tensor, tf.DType], ...]
 

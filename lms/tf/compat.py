@@ -668,7 +668,7 @@ def initialised_late(
     """Within the context, some variables of a trace are initialised one by one.
 
     `tf.function` initialises all variables at once, when the trace has ended. The trace
-    adds each of them to `late`; `then` is called once it is initialised.
+    adds each variable to `late` when it is made; `then` gets each initialised one.
     """
     kind: Any = type(tf.function(lambda: None))
     own = kind._initialize_uninitialized_variables

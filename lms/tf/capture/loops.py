@@ -6,7 +6,8 @@
                └─ NextIteration <──┘
 
 A loop's `Exit` yields its value when the last round has ended. Without the edge back to
-`Merge` the edges do not show that, so control edges tell planners.
+`Merge` the edges do not show that, so control edges tell planners. Ordered nodes come
+after their inputs, that edge left out.
 
 The graph may tell how often a body runs:
 

@@ -39,7 +39,19 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request of the command line, whose `--help` tells the options."""
+    """A request of the command line.
+
+    Args:
+        subject: FILE.py:function.
+        budget: Bytes of device memory; None takes all of the device's less a margin.
+        hardware: A preset; None measures the present device.
+        link: The preset whose link to the host is used; None keeps the device's link.
+        planner: "budget", or "threshold" for IBM's rule.
+        recompute: A key of `RECOMPUTE_WORDS`.
+        json: File for the whole forecast.
+        figure: PNG for the steps over time.
+        output: File for the plan alone, which `LMSCallback(plan=...)` obeys.
+    """
 
     subject: str
     budget: int | None = None

@@ -163,10 +163,6 @@ class PlanRequest:
     large: Bytes = 0
 
 
-# Fences may take at most 1/8 of the memory of a sealed step.
-_FENCED = 8
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
     """Memory of the device, in bytes; None where there is no limit.
@@ -195,12 +191,6 @@ class MemoryBudget:
     def step(self) -> int:
         """Bytes left for the step itself."""
         return UNLIMITED if self.total is None else self.total - self.persistent
-
-    @property
-    def why_unsealed(self) -> str:
-        """Why the free memory cannot be planned as one piece; empty if it can."""
-        lost = self.fences * _FENCED > self.step
-        return self.unsealed or "the device's free memory is in pieces" * lost
 
     @property
     def sealed_room(self) -> int:

@@ -208,7 +208,7 @@ def fitted_plan(workload: Workload, plan: SwapPlan, budget: MemoryBudget) -> Fit
     planned = _validated(graph, plan)
     pool = small_pool_for(planned, min_bytes=smallest_worth_moving(peak(graph)))
     ordered = plan.planner == "budget"  # other planners order some ops only
-    if ordered and not (budget.why_unsealed or why_unsealed(graph)):
+    if ordered and not (budget.unsealed or why_unsealed(graph)):
         sealed = in_room(planned, pool, plan, budget.sealed_room, THOROUGH.packings)
         if sealed is not None:
             return sealed

@@ -334,7 +334,7 @@ def plan_by_budget(
     may_wait = (True, False) if can_come_last(graph) else (True,)
     orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
     refusal = None
-    if not (budget.why_unsealed or why_unsealed(graph)):
+    if not (budget.unsealed or why_unsealed(graph)):
         try:
             found = _plan_sealed(orders, settings, budget, speeds)
         except BudgetError as error:

@@ -1,7 +1,5 @@
 """Memory that a step may use of a device."""
 
-from dataclasses import replace
-
 from lms.planning.problem import MemoryBudget, budget_in
 from lms.units import MIB
 
@@ -36,12 +34,3 @@ def test_a_budget_that_leaves_room_is_not_the_whole_device() -> None:
     assert whole.of(LIMIT // 4).is_whole_device
     assert budget_in(None, asked=None, persistent=0).is_whole_device
     assert not budget_in(None, asked=MIB, persistent=0).is_whole_device
-
-
-def test_free_memory_in_pieces_is_no_memory_for_planned_addresses() -> None:
-    budget = _room(None)
-    eighth = budget.step // 8
-    assert not replace(budget, fences=eighth).why_unsealed
-    in_pieces = replace(budget, fences=eighth + 256)
-    assert in_pieces.why_unsealed == "the device's free memory is in pieces"
-    assert replace(in_pieces, unsealed="others").why_unsealed == "others"

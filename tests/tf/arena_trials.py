@@ -133,6 +133,7 @@ def least_budget(fragments: int, size: int) -> dict[str, Any]:
         signature = [tf.TensorSpec([1024, 16])]
         return fit_in_memory(descend, signature, budget=budget, recompute=False)
 
+    least = None
     try:
         fit(64 * KIB)
     except BudgetError as error:
@@ -147,5 +148,5 @@ def least_budget(fragments: int, size: int) -> dict[str, Any]:
         "used": report.measured_peak_bytes,
         "promised": report.predicted_peak_bytes,
         "least": least,
-        "kept": len(kept),
+        "kept": 256 * len(kept),
     }

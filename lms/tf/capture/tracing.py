@@ -96,7 +96,9 @@ def called_signature(signature: Sequence[Any], args: Sequence[Any]) -> tuple[Any
     def known(spec: Any, value: Any) -> Any:
         if not isinstance(spec, tf.TensorSpec) or spec.shape.is_fully_defined():
             return spec
-        shape = spec.shape.merge_with(tf.convert_to_tensor(value, spec.dtype).shape)
+        with tf.device("CPU:0"):  # arrays take no memory of the device
+            tensor = tf.convert_to_tensor(value, spec.dtype)
+        shape = spec.shape.merge_with(tensor.shape)
         return tf.TensorSpec(shape, spec.dtype, spec.name)
 
     try:

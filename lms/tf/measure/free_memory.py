@@ -11,6 +11,7 @@ from dataclasses import replace
 import psutil
 
 from lms.errors import WorkersError
+from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.machine.host import PINNED_VARIABLE, pinned_limit, swappable
 from lms.machine.ranks import joined, read_placement
@@ -30,6 +31,10 @@ __all__ += ["limit_pinned_memory", "measure_budget", "with_holes"]
 
 # The 64 largest free fragments of at least 64 KiB count in a step that is not sealed.
 _LEAST_HOLE, _MOST_HOLES = 64 * KIB, 64
+
+# Fences may take at most 1/16 of the peak without a plan, whatever the budget: so the
+# least budget depends on no budget.
+_FENCED = 16
 
 
 def available_host_bytes() -> Bytes | None:
@@ -107,24 +112,23 @@ def _why_unsealed(step: TracedStep) -> str:
     return ""
 
 
-def with_holes(budget: MemoryBudget, device: Device, large: Bytes) -> MemoryBudget:
-    """The budget with the device's free fragments, if the step cannot do without them.
+def with_holes(budget: MemoryBudget, device: Device, graph: GraphView) -> MemoryBudget:
+    """The budget with the device's free fragments that matter to a step.
 
-    Looking takes memory for a moment, at most as much as the step may use.
-
-    Args:
-        budget: Memory that the step may use.
-        device: The device.
-        large: Bytes of the smallest large tensor, which get planned addresses.
+    Looking takes memory for a moment: half of what is free on the device, or, where a
+    step cannot be sealed, at most as much as the step may use.
     """
     beside = budget.free - budget.step
     if budget.limit is None or (budget.unsealed and beside >= budget.step):
         return budget
-    found = device.free_holes(budget.step, min(large, _LEAST_HOLE))
+    needed = peak(graph)
+    large = smallest_worth_moving(needed)
+    found = device.free_holes(budget.step if budget.unsealed else budget.free, large)
+    fences, pieces = sum(found), "the device's free memory is in pieces"
     holes = tuple(size for size in found if size >= _LEAST_HOLE)[:_MOST_HOLES]
-    fences = sum(size for size in found if size >= large)
     holes = holes if beside < sum(holes) else ()
-    return replace(budget, holes=holes, fences=fences)
+    why = budget.unsealed or pieces * (fences * _FENCED > needed)
+    return replace(budget, holes=holes, fences=fences, unsealed=why)
 
 
 def host_budget(settings: Settings, staged: Bytes) -> Bytes | None:

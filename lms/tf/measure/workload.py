@@ -9,10 +9,9 @@ import logging
 from dataclasses import replace
 from functools import cache
 
-from lms.ir.liveness import lower_bound, peak
+from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
 from lms.planning.addresses import why_unsealed
-from lms.planning.candidates import smallest_worth_moving
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Speeds, Workload
 from lms.planning.select import choose_plan_once, fits, workload_of
@@ -76,7 +75,7 @@ def report_of(
 def _addresses(planned: PlannedStep) -> str:
     if planned.sealed or planned.runs_plain:
         return "planned" * planned.sealed
-    why = planned.budget.why_unsealed or why_unsealed(planned.workload.graph)
+    why = planned.budget.unsealed or why_unsealed(planned.workload.graph)
     return f"not planned: {why or 'the plan is given, or no packing was found'}"
 
 
@@ -162,8 +161,7 @@ def plan_here(
         HostMemoryError: If the host cannot hold what is swapped out.
     """
     if settings.thresholds is None and not fits(workload.plain, budget):
-        large = smallest_worth_moving(peak(workload.graph))
-        budget = with_holes(budget, device, large)
+        budget = with_holes(budget, device, workload.graph)
     given = (op for op in workload.graph.ops if op.type == "Placeholder")
     host = host_budget(settings, sum(out.size for op in given for out in op.outputs))
     planned = plan_step(workload, settings, budget, host, choose=choose_plan_once)

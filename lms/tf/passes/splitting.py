@@ -330,7 +330,7 @@ def with_slices(
     found: Sequence[Region],
     number: int,
 ) -> list[compat.NodeDef]:
-    """Return nodes in which regions that share no op are split.
+    """Return nodes in which regions that share no op are split; `nodes` stay as given.
 
     The number of earlier splits of the step makes names unique.
     """

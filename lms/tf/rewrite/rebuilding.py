@@ -24,7 +24,7 @@ __all__ += ["with_constants"]
 
 
 def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
-    """The step with `graph`, to which a plan has added ops."""
+    """The step with `graph`, to which a plan has added ops; its nodes stay as given."""
     if graph is step.graph:
         return step
     given = {node.name: node for node in step.nodes}

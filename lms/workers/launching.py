@@ -82,7 +82,7 @@ def launch(  # noqa: PLR0913 - one argument for each option of the command
 
     Example:
         >>> launch([sys.executable, "-c", "raise SystemExit(3)"], workers=1)
-        worker 0 ended with code 3; ending the others
+        worker 0 ended with code 3
         3
     """
     own, say = _environs(command, workers, environ, each), _said_to(out)

@@ -2,8 +2,9 @@
 
     plan ──> turns ──> spans ──> packing ──> spacers
 
-A spacer is no smaller than the chunks that are planned: a smaller one would lie among
-the chunks for small tensors. So two chunks touch, or are that far apart.
+A spacer is no smaller than the chunks that are planned, and larger than all chunks for
+small tensors: else it would lie among these. So two chunks touch, or are that far
+apart.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from lms.ir.liveness import buffers, new_value, peak
 from lms.ir.plan import SwapPlan
 from lms.planning.candidates import smallest_worth_moving
 from lms.planning.packing import pack
-from lms.simulation.allocator import SmallPool, rounded_up
+from lms.simulation.allocator import SmallPool
 from lms.simulation.turns import find_turns, spans
 from lms.units import Bytes
 
@@ -49,11 +50,11 @@ def place(
     Returns:
         None if no packing fits the room.
     """
-    turns = find_turns(graph, plan, pool.below)
+    turns = find_turns(graph, plan, pool.below, pool.spacer)
     each = spans(turns)
     if not each:
         return Placed(height=0, addresses={})
-    gap = rounded_up(pool.below)
+    gap = pool.spacer
     sizes, starts, ends = (
         [span[column] for span in each.values()] for column in range(3)
     )

@@ -65,6 +65,18 @@ class SmallPool:
         """Bytes of all chunks of the pool, guard chunks included."""
         return sum(self.sizes) + _ALIGNMENT * len(self.sizes)
 
+    @property
+    def spacer(self) -> int:
+        """Bytes of the smallest chunk that is large, and larger than all in the pool.
+
+        Example:
+            >>> SmallPool(sizes=(256,), below=512).spacer
+            512
+            >>> SmallPool(sizes=(512,), below=300).spacer  # 300 bytes take 512, too
+            768
+        """
+        return rounded_up(max((self.below, *(size + 1 for size in self.sizes))))
+
 
 NO_POOL = SmallPool()
 

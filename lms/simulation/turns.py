@@ -36,7 +36,7 @@ class Turn:
         copy: The swap and its swap-in, by their numbers in the plan; None for the op.
         takes: Chunks taken, in order, with their bytes; scratch has negative keys.
         gives: Chunks given back after the op.
-        least: Bytes of the smallest chunk.
+        least: Bytes of the smallest spacer.
     """
 
     op: str
@@ -77,10 +77,13 @@ class Span(NamedTuple):
 
 
 @per_graph(most=6)
-def find_turns(graph: GraphView, plan: SwapPlan, least: Bytes) -> tuple[Turn, ...]:
+def find_turns(
+    graph: GraphView, plan: SwapPlan, least: Bytes, spacer: Bytes = CHUNK
+) -> tuple[Turn, ...]:
     """Return the turns that take or give chunks of at least `least` bytes, in order.
 
-    Ops that come first are left out too: their tensors get chunks of their own.
+    A spacer has at least `spacer` bytes. Ops that come first are left out too: their
+    tensors get chunks of their own.
     """
     resolved = resolve(graph, plan)
     copies = _copies(plan, [life.root for life in resolved.residencies])
@@ -96,7 +99,7 @@ def find_turns(graph: GraphView, plan: SwapPlan, least: Bytes) -> tuple[Turn, ..
         own = [each for each in chunks if each[0] not in copies]
         takes = _in_order(op, own, scratch, max(1, least))
         gives = [*request.given, *(key for key, _ in takes if key < 0)]
-        unit = rounded_up(least)
+        unit = max(rounded_up(least), spacer)
         turns += [
             Turn(op=op.name, copy=copies[each[0]], takes=[each], least=unit)
             for each in chunks

@@ -520,7 +520,7 @@ def _sealed(
     arena = seal(device, pool, [*inputs, *sizes])
     if arena is None:
         raise _UnsealedError("the device's free memory is in pieces")
-    turns = find_turns(planned.graph, planned.plan, pool.below)
+    turns = find_turns(planned.graph, planned.plan, pool.below, pool.spacer)
     if not {size for turn in turns for _, size in turn.takes}.isdisjoint(pool.sizes):
         raise _UnsealedError("small scratch has a chunk of a large tensor's size")
     budget, fixed = planned.budget, arena.used + sum(arena.chunks)

@@ -23,7 +23,8 @@ from tests.strategies import examples, graphs
 # Bytes of the smallest chunk that gets an address: two of the allocator's.
 LEAST = 512
 
-Step = tuple[Sequence[Turn], Placed]
+# A step, its addresses, and the bytes of its smallest spacer.
+Step = tuple[Sequence[Turn], Placed, int]
 
 
 @st.composite
@@ -44,9 +45,15 @@ def placed_steps(draw: st.DrawFn) -> Step:
     least, _ = least_room(graph, movable=able, min_bytes=LEAST)
     room = draw(st.integers(least, max(least, peak(graph))))
     plan = plan_in_bytes(graph, room, movable=able, min_bytes=LEAST)
-    placed = place(graph, plan, SmallPool(below=LEAST), room=1 << 40, tries=8)
+    large = {size for t in find_turns(graph, plan, LEAST) for _, size in t.takes}
+    # The prepared step is not sealed if a large chunk has a small one's size.
+    small = draw(st.sampled_from(((), (256,), (LEAST,)[: LEAST not in large])))
+    pool = SmallPool(sizes=small, below=LEAST)
+    placed = place(graph, plan, pool, room=1 << 40, tries=8)
     assert placed is not None
-    return find_turns(graph, plan, LEAST), placed
+    assert pool.spacer > max(small, default=0)
+    turns = find_turns(graph, plan, LEAST, pool.spacer)
+    return turns, placed, pool.spacer
 
 
 def played(
@@ -54,13 +61,14 @@ def played(
     spaced: Spaced,
     orders: Sequence[Sequence[tuple[int, int]]],
     capacity: int,
+    least: int,
 ) -> tuple[dict[int, int], int]:
     """Ask the allocator in the given orders; returns the addresses and the peak."""
     memory, spacers, found = BestFitAllocator(capacity), dict[int, int](), {}
     for number, (turn, takes) in enumerate(zip(turns, orders, strict=True)):
         for spacer in spaced.before.get(number, ()):
             if spacer.size:
-                assert spacer.size >= LEAST
+                assert spacer.size >= least
                 spacers[spacer.number] = memory.allocate(spacer.size)
             else:
                 memory.free(spacers.pop(spacer.number))
@@ -80,7 +88,7 @@ def has_equals(turn: Turn) -> bool:
 def test_spacers_make_best_fit_choose_the_planned_addresses(
     step: Step, percent: int, random: Random
 ) -> None:
-    turns, placed = step
+    turns, placed, least = step
     capacity = rounded_up(placed.height * percent // 100)
     spaced = place_spacers(turns, placed.addresses, capacity)
     if spaced is None:  # what is left of the hole of an equal chunk fits another
@@ -91,10 +99,10 @@ def test_spacers_make_best_fit_choose_the_planned_addresses(
         for turn in turns
     ]
     for asked in ([turn.takes for turn in turns], orders):
-        found = played(turns, spaced, asked, capacity)
+        found = played(turns, spaced, asked, capacity, least)
         assert found == (placed.addresses, spaced.peak)
     if percent >= 200:  # the free rest is never smaller than a hole below the height
-        assert spaced.peak <= placed.height + LEAST
+        assert spaced.peak <= placed.height + least
 
 
 LARGE = 1 << 20

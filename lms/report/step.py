@@ -36,7 +36,8 @@ class StepReport:
         budget_bytes: Bytes that the step may use; None without a limit.
         margin_bytes: Bytes of the device's limit that are left to the allocator.
         predicted_peak_bytes: Peak of the plan, allocator losses included, with copies
-            at the measured speed. Where the losses are uncertain, the highest peak.
+            at the measured speed. Where the losses are uncertain, the highest peak of
+            the placements that were tried.
         measured_peak_bytes: The allocator's own peak after the first step; None
             where it keeps no statistics or only one step ran.
         unplanned_peak_bytes: Predicted peak without any swap, in TensorFlow's order.

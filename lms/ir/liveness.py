@@ -11,15 +11,15 @@ Known weakness: the allocator's rounding and fragmentation are not modelled here
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from lms.ir.graph import GraphView, Op, op_of, per_graph
 
 __all__ = ["Buffer", "Residency", "buffers", "bytes_in_use", "dying_sizes"]
-__all__ += ["lower_bound", "memory_curve", "new_value", "old_values", "peak"]
-__all__ += ["reused_bytes", "staying", "working_sets", "written_over"]
+__all__ += ["lower_bound", "memory_curve", "new_value", "old_readers", "old_values"]
+__all__ += ["peak", "reused_bytes", "staying", "working_sets", "written_over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,30 +224,48 @@ def bytes_in_use(ops: Sequence[Op], lives: Sequence[Residency]) -> list[int]:
     ]
 
 
-def old_values(graph: GraphView) -> list[int]:
-    """Return the bytes of variables' old values while each op runs.
+def old_readers(graph: GraphView) -> Iterator[tuple[int, int, list[int]]]:
+    """Yield, for each write to a variable, who may hold the variable's old value.
 
-    A variable that is written while ops are still to read its old value gets new memory
+    A variable that is written while its old value is held gets new memory
     (`PrepareToUpdateVariable` in TensorFlow's training_op_helpers.h): with decoupled
-    weight decay all weights, at the step's start. `memory_curve` does not count them.
+    weight decay all weights, at the step's start.
+
+    Yields:
+        Position of the writing op, bytes of the value, and positions of the ops that
+        read the value.
 
     Known weakness: a call or loop that has a variable counts as writing it.
     """
     ops, roots = graph.ops, graph.roots
-    last = {roots[name]: i for i, op in enumerate(ops) for name in op.inputs}
-    last |= dict.fromkeys((roots[name] for name in graph.results), len(ops) - 1)
-    reads: dict[str, tuple[int, int]] = {}
-    change = [0] * (len(ops) + 1)
+    readers: dict[str, list[int]] = defaultdict(list)
+    for position, op in enumerate(ops):
+        for root in {roots[name] for name in op.inputs}:
+            readers[root].append(position)
+    for name in graph.results:
+        readers[roots[name]].append(len(ops) - 1)
+    reads: dict[str, tuple[int, list[int]]] = {}
     for position, op in enumerate(ops):
         if op.reads_state and op.inputs:
             value, variable = op.outputs[0], roots[op.inputs[0]]
-            end, _ = reads.get(variable, (0, 0))
-            reads[variable] = max(end, last.get(roots[value.name], 0)), value.size
+            _, so_far = reads.get(variable, (0, []))
+            reads[variable] = value.size, so_far + readers[roots[value.name]]
         for handle in op.writes:
-            end, size = reads.pop(roots.get(handle, handle), (0, 0))
-            if end > position:  # a new value without a copy is still a buffer here
-                change[position + op.replaces_state] += size
-                change[end + 1] -= size
+            yield position, *reads.pop(roots.get(handle, handle), (0, []))
+
+
+def old_values(graph: GraphView) -> list[int]:
+    """Return the bytes of variables' old values while each op runs.
+
+    `memory_curve` does not count them.
+    """
+    ops = graph.ops
+    change = [0] * (len(ops) + 1)
+    for position, size, readers in old_readers(graph):
+        end = max(readers, default=0)
+        if end > position:  # a new value without a copy is still a buffer here
+            change[position + ops[position].replaces_state] += size
+            change[end + 1] -= size
     return list(accumulate(change[:-1]))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lms.ir.graph import GraphView, per_graph
-from lms.ir.liveness import buffers, new_value, peak
+from lms.ir.liveness import buffers, new_value, old_readers, peak
 from lms.ir.plan import SwapPlan
 from lms.planning.candidates import smallest_worth_moving
 from lms.planning.packing import pack
@@ -19,7 +19,7 @@ from lms.simulation.allocator import SmallPool
 from lms.simulation.turns import find_turns, spans
 from lms.units import Bytes
 
-__all__ = ["Placed", "place", "why_unsealed"]
+__all__ = ["Placed", "place", "why_unsealed", "why_variables_move"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,5 +83,25 @@ def why_unsealed(graph: GraphView) -> str | None:
             return f"op {op.name!r} writes in place what the host reads"
         new_values += size.get(graph.roots.get(new_value(op) or "", ""), 0)
         if new_values >= large:
+            return f"op {op.name!r} gives a variable new memory"
+    return None
+
+
+def why_variables_move(graph: GraphView, large: Bytes) -> str | None:
+    """Tell which op writes variables whose old values are read later.
+
+    TensorFlow gives such variables new memory. The places that they leave may become
+    one free fragment, which tensors of `large` bytes fit.
+
+    Args:
+        graph: The step in its planned order.
+        large: Bytes of the smallest chunk with a planned address.
+    """
+    left = 0
+    for position, size, readers in old_readers(graph):
+        op = graph.ops[position]
+        if max(readers, default=0) > position and not op.replaces_state:
+            left += size
+        if left >= large:
             return f"op {op.name!r} gives a variable new memory"
     return None

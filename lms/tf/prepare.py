@@ -18,7 +18,7 @@ from typing import Any
 from lms.errors import BudgetError, LMSError, OutOfMemoryError
 from lms.ir.graph import op_of
 from lms.ir.write_guard import WriteGuard, guard_writes
-from lms.planning.addresses import Placed, place
+from lms.planning.addresses import Placed, place, why_variables_move
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import plan_step, without_plan
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
@@ -482,6 +482,8 @@ def _refuse_to_seal(
         if dtype == "int32" and size >= below:
             raise _UnsealedError("an input of int32 comes from the host at any time")
     graph, chain = planned.graph, set(planned.plan.chain) - set(first)
+    if reason := why_variables_move(graph.reordered(planned.plan.order), below):
+        raise _UnsealedError(reason)
     ops = (op for op in graph.ops if op.name in first)
     made = (tensor for op in ops if not op.constant for tensor in op.outputs)
     sizes = {tensor.name: tensor.size for tensor in made if tensor.size >= below}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import peak
-from lms.planning.addresses import Placed, place, why_unsealed
+from lms.planning.addresses import Placed, place, why_unsealed, why_variables_move
 from lms.planning.candidates import movable
 from lms.planning.eviction import least_room
 from lms.planning.spacers import Spaced, place_spacers
@@ -136,6 +136,28 @@ def test_a_step_that_cannot_be_sealed_says_why(
     graph: GraphView, reason: str | None
 ) -> None:
     assert why_unsealed(graph) == reason
+
+
+def test_variables_that_are_written_before_their_last_reader_move() -> None:
+    def step(*order: str) -> GraphView:
+        variables = [make_op(f"v{i}", 4, persistent=True) for i in (1, 2)]
+        known = {
+            "read1": make_op("read1", 4, "v1", persistent=True, reads_state=True),
+            "read2": make_op("read2", 4, "v2", persistent=True, reads_state=True),
+            "bias1": make_op("bias1", 4, "read1"),
+            "bias2": make_op("bias2", 4, "read2"),
+            "decay1": make_op("decay1", 0, "v1", writes=("v1:0",)),
+            "decay2": make_op("decay2", 0, "v2", writes=("v2:0",)),
+        }
+        return graph_of(*variables, *(known[name] for name in order))
+
+    late = step("read1", "bias1", "decay1", "read2", "bias2", "decay2")
+    assert why_variables_move(late, 4) is None
+    mixed = step("read1", "decay1", "bias1", "read2", "bias2", "decay2")
+    assert why_variables_move(mixed, 8) is None
+    assert why_variables_move(mixed, 4) == "op 'decay1' gives a variable new memory"
+    early = step("read1", "decay1", "bias1", "read2", "decay2", "bias2")
+    assert why_variables_move(early, 8) == "op 'decay2' gives a variable new memory"
 
 
 def test_a_room_too_small_for_what_lives_at_once_has_no_addresses() -> None:

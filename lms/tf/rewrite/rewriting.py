@@ -47,6 +47,7 @@ import tensorflow as tf
 
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, op_of
+from lms.ir.liveness import old_readers
 from lms.ir.plan import SwapPlan
 from lms.ir.resolved import ResolvedSwap, ResolvedSwapIn, resolve
 from lms.planning.problem import UNLIMITED
@@ -107,6 +108,8 @@ def rewrite(
     for number, swap in enumerate(rewriter.plan.swaps):
         rewriter.move(swap, f"lms/{number}/{op_of(swap.buffer.root)}")
     rewriter.wire(seal or Seal())
+    if not plan.chain_is_partial:
+        rewriter.write_in_place()
     for node in commit_flag:
         nodes.add(node)
     for name in late:  # on the host at once: the way back waits for the whole device
@@ -236,6 +239,20 @@ class _Rewriter:
         if end or held:
             waits = (f"^{name}" for name in ends)
             nodes.make(compat.END, "NoOp", waits, self._device)
+
+    def write_in_place(self) -> None:
+        """Let writes to variables wait for the planned readers of the old values.
+
+        A variable whose old value is held gets new memory: the old places of small
+        ones, side by side, would be a free fragment that large tensors fit.
+        """
+        ordered = self._graph.reordered(self.plan.plan.order)
+        for position, _, readers in old_readers(ordered):
+            op, before = ordered.ops[position], [i for i in readers if i < position]
+            held = [ordered.ops[i] for i in before]
+            if not op.fixed:
+                names = (one.name for one in held if not (one.fixed or one.persistent))
+                self.nodes.wait(self.nodes[op.name], names)
 
     def _arrive(self, tensors: Sequence[str]) -> list[str]:
         """Wait for tensors from the host; returns what the chain waits for."""

@@ -102,6 +102,21 @@ def test_a_tensor_leaves_the_device_and_comes_back_for_its_late_reader() -> None
     assert rewritten(GRAPH, PLAN) == AFTER
 
 
+def test_a_write_waits_for_the_planned_readers_of_the_old_value() -> None:
+    graph = graph_of(
+        make_op("v", 4, persistent=True),
+        make_op("read", 4, "v", persistent=True, reads_state=True),
+        make_op("flat", 4, "read", alias="read:0"),
+        make_op("bias", 4, "flat"),
+        make_op("decay", 0, "v", writes=("v:0",)),
+        make_op("late", 4, "read"),
+        results=("bias:0", "late:0"),
+    )
+    plan = SwapPlan(planner="", order=tuple(op.name for op in graph.ops))
+    nodes = {node.name: node for node in rewrite(traced_step(graph), plan)}
+    assert list(nodes["decay"].input) == ["v:0", "^flat", "^bias"]
+
+
 def test_the_nodes_given_are_not_changed() -> None:
     step = traced_step(GRAPH)
     rewrite(step, PLAN)

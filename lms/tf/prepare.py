@@ -17,7 +17,6 @@ from typing import Any
 
 from lms.errors import BudgetError, LMSError, OutOfMemoryError
 from lms.ir.graph import op_of
-from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.addresses import Placed, place, why_variables_move
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import plan_step, without_plan
@@ -41,7 +40,7 @@ from lms.tf.attempts import (
     refusal,
 )
 from lms.tf.capture.loops import one_round_at_a_time
-from lms.tf.capture.ops import COLLECTIVE, CONSTANT
+from lms.tf.capture.ops import CONSTANT
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.failures import given_up, refused_in_words
 from lms.tf.lowering import TracedStep, refuse_guesses, specialise
@@ -66,7 +65,6 @@ from lms.tf.passes.host_variables import (
     lies_on_host,
     move_to_host,
 )
-from lms.tf.passes.write_order import CommitFlag, KeptVariables
 from lms.tf.recovery import PreparedStep
 from lms.tf.rewrite.rebuilding import (
     planned_step,
@@ -75,6 +73,7 @@ from lms.tf.rewrite.rebuilding import (
     with_constants,
 )
 from lms.tf.rewrite.rewriting import Seal, rewrite
+from lms.tf.undo import CommitFlag, CopiesInStep, KeptVariables, can_repeat, guard_of
 from lms.tf.uninterrupted import uninterrupted
 from lms.units import Bytes, Seconds, format_bytes
 
@@ -411,16 +410,21 @@ def _built(found: Outcome) -> PreparedStep:
     step = captured.step.own or captured.step
     if not planned.runs_plain:  # with the ops that the plan adds
         step = planned_step(captured.step, planned.graph)
-    guard, commit_flag = _guard(planned), CommitFlag()
+    guard, commit_flag = guard_of(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
     rewrites = captured.rewrites
     # Predictions leave out the memory of loops with unknown trip counts.
     is_known = planned.budget.total is None or not step.unknown_loops
     is_known = is_known and not (rewrites.lists or rewrites.guesses)
     is_sure = is_known and planned.reason is Reason.FITS_EASILY
+    copies = CopiesInStep(step.variables)
+    undo = copies.groups(planned, step, guard.kept)
+    in_step = {handle for group in undo for handle in group.handles}
+    before = [name for name in guard.kept if name not in in_step]
     kept = KeptVariables.of(
-        tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
+        [*step.variables] if planned.runs_plain and not is_sure else before,
         step.variables,
+        copies,
     )
     pool = with_constants(planned.small_pool, begun)
     if pool.sizes:
@@ -432,7 +436,9 @@ def _built(found: Outcome) -> PreparedStep:
         if settings.budget is None and whole.total is not None:
             whole = replace(whole, total=whole.limit, margin=0)
         planned = replace(planned, step_bytes=peak, budget=whole)
-    nodes = rewrite(step, planned.plan, begun, guard.late, sealed)
+    nodes = rewrite(
+        step, planned.plan, begun, guard.late, sealed, copies.nodes(undo, step.device)
+    )
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
     return PreparedStep(
@@ -451,7 +457,7 @@ def _built(found: Outcome) -> PreparedStep:
         on_host=captured.on_host,
         is_sure=is_sure,
         can_be_planned=settings.thresholds is None and not captured.held_back,
-        can_repeat=_can_repeat(planned, guard),
+        can_repeat=can_repeat(planned, guard),
         source=captured,
         found=found,
         held_back=captured.held_back,
@@ -577,17 +583,3 @@ def _tell(captured: Captured, budget: MemoryBudget) -> None:
         f"LMS {captured.kind} step: {len(captured.step.graph.ops):,} ops need {needs}, "
         f"more than the budget of {format_bytes(budget.total)}: planning."
     )
-
-
-def _guard(planned: PlannedStep) -> WriteGuard:
-    if planned.plan.is_empty or planned.plan.chain_is_partial:
-        return WriteGuard()
-    ordered = planned.graph.reordered(planned.plan.order)
-    return guard_writes(ordered, planned.memory.device, planned.budget.step)
-
-
-def _can_repeat(planned: PlannedStep, guard: WriteGuard) -> bool:
-    """Tell whether all collectives wait until memory can no longer run out."""
-    late = () if planned.runs_plain else guard.late
-    collectives = {op.name for op in planned.graph.ops if op.type in COLLECTIVE}
-    return collectives <= set(late)

@@ -31,9 +31,9 @@ from lms.tf.attempts import Outcome
 from lms.tf.measure.arena import Arena
 from lms.tf.measure.devices import DeviceMemory
 from lms.tf.passes.host_variables import HostVariables
-from lms.tf.passes.write_order import CommitFlag, KeptVariables
 from lms.tf.rewrite.rebuilding import RebuiltStep
 from lms.tf.rewrite.rewriting import Seal
+from lms.tf.undo import CommitFlag, KeptVariables
 from lms.tf.uninterrupted import uninterrupted
 from lms.units import format_bytes
 
@@ -122,6 +122,7 @@ class PreparedStep:
             is_plain = self.predicted.fits_unplanned
             kept = self.is_kept and (self._is_watched or not is_plain)
             self.commit_flag.begun = False
+            self.kept.in_step.forget()
             values = self._values() if kept else []
             kept = kept and self.is_kept
             self.commit_flag.begun = not (kept and self.can_repeat)
@@ -146,6 +147,7 @@ class PreparedStep:
                     raise
                 reason = failures.first_words(error)
             else:
+                self.kept.in_step.forget()
                 self._measure()
                 return result
             if kept:
@@ -175,6 +177,7 @@ class PreparedStep:
     def _put_back(self, values: Sequence[Any]) -> None:
         try:
             self.kept.put_back(values)
+            self.kept.in_step.forget()
         except tf.errors.ResourceExhaustedError as error:
             raise self.half_written(failures.first_words(error)) from error
 

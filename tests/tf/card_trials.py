@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import keras
 import numpy as np
@@ -20,12 +21,14 @@ from lms.tf.measure import bench, scratch
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.workload import with_measured_scratch
+from lms.tf.undo import CommitFlag
 from profiling import links
 from tests.models import SILENT
 from tests.tf.recovery_trials import fail
 from tests.tf.steps import descent, grouped, specialised
 
-__all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limits"]
+__all__ = ["copies_in_the_step", "full_pinned_memory", "grown_memory"]
+__all__ += ["kept_variables", "known_limits"]
 __all__ += [
     "in_place",
     "link_rates",
@@ -325,3 +328,41 @@ def memory_of_chunks() -> dict[str, int]:
     before = used()
     np.array(function(x))
     return {"split": split, "told": told, "kept": used() - before}
+
+
+def copies_in_the_step() -> dict[str, Any]:
+    """A step that writes a large variable early, and once runs out of memory then."""
+    step, weights = descent(8, 64)
+    state = tf.Variable(tf.ones([4096, 64]))
+    calls = 0
+
+    def counted(x: Any) -> Any:
+        state.assign_add(tf.ones_like(state))
+        return step(x * state)
+
+    def failing(flag: CommitFlag, ended: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise MemoryError("OOM as the test wants it")
+        return noting(flag, ended)
+
+    noting, x = CommitFlag._note, tf.ones([4096, 64])
+    with patch.object(CommitFlag, "_note", failing):
+        made = lms.fit_in_memory(counted, [x], budget="12MiB", recompute=False)
+        made(x)
+        (prepared,) = made._steps.values()
+        handles = [id(handle) for handle, _ in prepared.kept.handles]
+        before = counter("d2h_pageable")
+        for _ in range(3):
+            made(x)
+        copied, written = counter("d2h_pageable") - before, weights.numpy()
+        made(x)
+    return {
+        "is_kept_before": id(state.handle) in handles,
+        "copied": copied,
+        "held": len(prepared.kept.in_step.made()),
+        "state": [float(one) for one in (tf.reduce_min(state), tf.reduce_max(state))],
+        "replans": made.report[0].replans,
+        "wrote": not np.array_equal(written, weights.numpy()),
+    }

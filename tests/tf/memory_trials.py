@@ -32,7 +32,7 @@ from lms.tf.measure.compact_variables import settle_variables, shared_bytes
 from lms.tf.measure.devices import DeviceMemory, find_device
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
-from lms.tf.passes.write_order import KeptVariables
+from lms.tf.undo import KeptVariables
 from lms.units import KIB, MIB
 from tests.models import SILENT
 from tests.tf.steps import specialised

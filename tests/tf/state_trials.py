@@ -16,7 +16,7 @@ import lms
 from lms import LMSCallback
 from lms.errors import BudgetError, HostMemoryError
 from lms.tf.passes.host_variables import bytes_on_host, lies_on_host, move_to_host
-from lms.tf.passes.write_order import KeptVariables
+from lms.tf.undo import KeptVariables
 from tests.models import Case
 from tests.tf import training
 from tests.tf.recovery_trials import fail

@@ -56,3 +56,15 @@ def test_small_early_writes_are_kept_on_the_device(worker: Worker) -> None:
         "replans": 1,
         "wrote": True,
     }
+
+
+def test_large_early_writes_are_copied_by_the_step_and_undone(worker: Worker) -> None:
+    found = worker.ask("tests.tf.card_trials:copies_in_the_step", memory="256MiB")
+    assert found == {
+        "is_kept_before": False,
+        "copied": 0,
+        "held": 0,
+        "state": [6.0, 6.0],
+        "replans": 1,
+        "wrote": True,
+    }

@@ -22,7 +22,7 @@ from lms.tf import compat
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.passes.host_variables import address_of, lies_on_host
-from lms.tf.passes.write_order import KeptVariables
+from lms.tf.undo import KeptVariables
 from lms.tf.uninterrupted import uninterrupted
 from lms.units import Bytes
 

@@ -29,7 +29,7 @@ from lms.tf.nodes import Nodes, data_of, source_of
 from lms.tf.passes import Pass, Step
 from lms.tf.passes.compiled import OPEN_COMPILED
 
-__all__ = ["COPY_OFF", "PIECES", "copying", "with_copies_counted"]
+__all__ = ["COPY_OFF", "PIECES", "by_rows", "copying", "with_copies_counted"]
 
 _MARK_OFF, _END = "DisableCopyOnRead", "/lms_mark_off"
 _GATHER, _FUSED = "ResourceGather", "ResourceSparseApply"
@@ -52,6 +52,11 @@ def _users(
             for handle in sorted(found) if last else ():
                 users[handle].append(node)
     return {k: v for k, v in users.items() if any(n.op.startswith(PIECES) for n in v)}
+
+
+def by_rows(nodes: Sequence[compat.NodeDef], handles: Collection[str]) -> set[str]:
+    """Return the handles of variables that some op uses by rows."""
+    return {*_users(nodes, handles)}
 
 
 def _copied(graph: Nodes, step: Step) -> Iterator[tuple[str, compat.NodeDef, set[str]]]:

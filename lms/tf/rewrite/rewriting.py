@@ -87,6 +87,7 @@ def rewrite(
     commit_flag: Sequence[compat.NodeDef] = (),
     late: Sequence[str] = (),
     seal: Seal | None = None,
+    undo: Iterable[tuple[Sequence[compat.NodeDef], Sequence[str]]] = (),
 ) -> list[compat.NodeDef]:
     """The step's nodes with the plan built in.
 
@@ -96,6 +97,7 @@ def rewrite(
         commit_flag: Nodes of which the last is what late writes wait for.
         late: Names of the ops that wait for it.
         seal: Where the chunks of a sealed step lie.
+        undo: Nodes that copy variables, and names of the ops that wait for the last.
 
     Returns:
         New nodes; names of the step's own nodes are kept, new ones begin with `lms/`.
@@ -115,6 +117,11 @@ def rewrite(
     for name in late:  # on the host at once: the way back waits for the whole device
         begin = -1 if nodes[name].device in ("", step.device) else -2
         nodes.wait(nodes[name], [commit_flag[begin].name])
+    for copies, writers in undo:
+        for node in copies:
+            nodes.add(node)
+        for name in writers:
+            nodes.wait(nodes[name], [copies[-1].name])
     result = [*nodes]
     _refuse_cycle(result, step.graph)
     return result

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms.tf.passes.write_order import KeptVariables, with_writes
+from lms.tf.passes.write_order import with_writes
 from tests.graphs import graph_of, make_op
 from tests.tf.steps import specialised
 
@@ -100,15 +99,3 @@ def test_a_merge_of_branches_is_no_gate() -> None:
     )
     written = [op.name for op in with_writes(graph, ["handle:0"]).ops if op.writes]
     assert written == ["write"]
-
-
-def test_kept_values_are_put_back() -> None:
-    one, other = vector(), vector()
-    variables = {"a:0": (one.handle, one.dtype), "b:0": (other.handle, other.dtype)}
-    kept = KeptVariables.of(["b:0"], variables)
-    values = kept.values()
-    one.assign_add([1.0] * 4)
-    other.assign_add([1.0] * 4)
-    kept.put_back(values)
-    np.testing.assert_array_equal(one.numpy(), [2.0] * 4)
-    np.testing.assert_array_equal(other.numpy(), [1.0] * 4)

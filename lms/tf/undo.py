@@ -1,0 +1,286 @@
+"""Writes to variables: when they begin, and what undoes them after a failure.
+
+    before the step    small copies on the device, and copies of variables on the host
+    in the step        copies of large variables to pinned memory, before the writes
+    commit point       a host function raises a flag: nothing can fail any more
+
+A step that runs out of memory before its commit point is undone and repeated.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lms.ir.write_guard import WriteGuard, guard_writes
+from lms.planning.problem import PlannedStep
+from lms.planning.undo_copies import UndoGroup, undo_groups
+from lms.tf import compat
+from lms.tf.capture.ops import COLLECTIVE
+from lms.tf.lowering import TracedStep
+from lms.tf.nodes import COPY_OUT
+from lms.tf.passes.copy_on_read import by_rows
+from lms.tf.passes.host_variables import (
+    is_moved,
+    move_to_host,
+    take_mark_off,
+    write_on_host,
+)
+from lms.units import KIB, Bytes
+
+__all__ = ["CommitFlag", "CopiesInStep", "KeptVariables", "can_repeat", "guard_of"]
+
+# Undo copies of variables up to 4 KiB stay on the device, larger ones go to the host.
+_SMALL = 4 * KIB
+
+
+def guard_of(planned: PlannedStep) -> WriteGuard:
+    """Return which writes of a planned step are deferred, and which need undo."""
+    if planned.plan.is_empty or planned.plan.chain_is_partial:
+        return WriteGuard()
+    ordered = planned.graph.reordered(planned.plan.order)
+    return guard_writes(ordered, planned.memory.device, planned.budget.step)
+
+
+def can_repeat(planned: PlannedStep, guard: WriteGuard) -> bool:
+    """Tell whether all collectives wait until memory can no longer run out."""
+    late = () if planned.runs_plain else guard.late
+    collectives = {op.name for op in planned.graph.ops if op.type in COLLECTIVE}
+    return collectives <= set(late)
+
+
+@dataclass(slots=True)
+class CommitFlag:
+    """A flag that a host function raises at a step's commit point.
+
+    The function runs once all ops that must end before deferred writes have ended.
+    """
+
+    begun: bool = False
+    _functions: list[Callable[..., Any]] = field(default_factory=list)
+
+    def nodes(self, guard: WriteGuard, device: str) -> tuple[compat.NodeDef, ...]:
+        """Make the ops after the barrier; deferred writes wait for the last one.
+
+        A token goes to the host and another comes back; both lie in the host's memory,
+        on a GPU too. TensorFlow would carry a bare control edge between devices by a
+        copy that waits until the GPU is idle.
+
+        Returns:
+            No ops if no write is deferred.
+        """
+        if not guard.late:
+            return ()
+        self._functions.append(self._note)
+        ended = compat.constant("lms/writes_may_begin", 0, tf.int32, device)
+        ended.input.extend(f"^{name}" for name in guard.barrier)
+        inputs = [ended.name], [tf.int32]
+        note = _host_call("lms/writes_noted", self._functions[-1], *inputs)
+        name = "lms/writes_begin"
+        begin = compat.made_node(name, "Identity", [note.name], device, T=tf.int32)
+        return ended, note, begin
+
+    def _note(self, ended: np.ndarray) -> np.ndarray:
+        self.begun = True
+        return ended
+
+
+@dataclass(slots=True)
+class CopiesInStep:
+    """Undo copies that a step itself makes, before it writes the variables.
+
+    Args:
+        captured: Handles and types of the step's variables, by the names of handles.
+    """
+
+    captured: Mapping[str, tuple[tf.Tensor, tf.DType]] = field(
+        default_factory=dict[str, tuple[tf.Tensor, tf.DType]]
+    )
+    _made: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    _functions: list[Callable[..., Any]] = field(default_factory=list)
+
+    def groups(
+        self, planned: PlannedStep, step: TracedStep, names: Sequence[str]
+    ) -> list[UndoGroup]:
+        """Choose the named variables that the step can copy, and time the copies.
+
+        Copied before the step are small variables, variables on the host, variables
+        that TensorFlow copies at each read, and variables that an op of another device
+        writes, since an edge between devices waits until the device is idle.
+        """
+        if planned.timeline is None or not names:
+            return []
+        graph = planned.graph.reordered(planned.plan.order)
+        here = {n.name for n in step.nodes if n.device in ("", step.device)}
+        others = (op for op in graph.ops if op.fixed or op.name not in here)
+        left_out = by_rows(step.nodes, names).union(*(op.writes for op in others))
+        known = ((n, *self.captured[n]) for n in names if n in self.captured)
+        sizes = {n: _size(h, t) or 0 for n, h, t in known if not is_moved(h)}
+        large = {n: s for n, s in sizes.items() if s > _SMALL and n not in left_out}
+        rate = planned.workload.speeds().hardware.d2h
+        return undo_groups(graph, {*planned.plan.chain}, large, planned.timeline, rate)
+
+    def nodes(
+        self, groups: Sequence[UndoGroup], device: str
+    ) -> Iterator[tuple[Sequence[compat.NodeDef], Sequence[str]]]:
+        """Yield (ops that copy a group, of which the last one ends it, its writers).
+
+        A host function takes the copies; they lie in pinned memory.
+        """
+        for number, group in enumerate(groups):
+            prefix = f"lms/undo{number}"
+            behind = [] if group.trigger is None else [f"^{group.trigger}"]
+            made, copies = list[compat.NodeDef](), list[str]()
+            types = [self.captured[handle][1] for handle in group.handles]
+            for i, (handle, dtype) in enumerate(zip(group.handles, types, strict=True)):
+                read, out = f"{prefix}/read{i}", f"{prefix}/out{i}"
+                inputs = [handle, *behind]
+                reading = ("ReadVariableOp", inputs, device)
+                made.append(compat.made_node(read, *reading, dtype=dtype))
+                made.append(compat.made_node(out, COPY_OUT, [read], device, T=dtype))
+                copies.append(out)
+            self._functions.append(partial(self._take, group.handles))
+            taken = f"{prefix}/taken"
+            made.append(_host_call(taken, self._functions[-1], copies, types))
+            ended = f"{prefix}/ended"
+            made.append(
+                compat.made_node(ended, "Identity", [taken], device, T=tf.int32)
+            )
+            yield made, group.writers
+
+    def _take(self, handles: Sequence[str], *copies: np.ndarray) -> np.ndarray:
+        self._made.update(zip(handles, copies, strict=True))
+        return np.zeros([], np.int32)
+
+    def forget(self) -> None:
+        """Free the copies of the last call."""
+        self._made.clear()
+
+    def made(self) -> list[tuple[tuple[tf.Tensor, tf.DType], np.ndarray]]:
+        """Return the last call's copies: only these variables may be written."""
+        return [(self.captured[name], value) for name, value in self._made.items()]
+
+
+def _host_call(
+    name: str,
+    function: Callable[..., Any],
+    inputs: Sequence[str],
+    types: Sequence[tf.DType],
+) -> compat.NodeDef:
+    """Make an op that calls a function with arrays; it returns one of int32."""
+    host = compat.device_name("CPU:0")
+    node = compat.made_node(name, "PyFunc", inputs, host)
+    node.attr["token"].s = compat.register_host_function(function).encode()
+    for key, each in (("Tin", types), ("Tout", [tf.int32])):
+        node.attr[key].list.type.extend(dtype.as_datatype_enum for dtype in each)
+    return node
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVariables:
+    """Undo copies of variables, made before a step and restored after a failure.
+
+    Args:
+        handles: Handles and types of the variables that are copied before the step.
+        in_step: The copies that the step makes.
+    """
+
+    handles: tuple[tuple[tf.Tensor, tf.DType], ...]
+    in_step: CopiesInStep = field(default_factory=CopiesInStep)
+
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        captured: Mapping[str, tuple[tf.Tensor, tf.DType]],
+        in_step: CopiesInStep | None = None,
+    ) -> "KeptVariables":
+        """Take the variables of the named handles; collectives have none."""
+        handles = tuple(captured[name] for name in names if name in captured)
+        return cls(handles, in_step or CopiesInStep())
+
+    @property
+    def small_sizes(self) -> tuple[Bytes, ...]:
+        """Bytes of each undo copy that stays on the device."""
+        sizes = (_size(handle, dtype) for handle, dtype in self.handles)
+        return tuple(size for size in sizes if size is not None and size <= _SMALL)
+
+    def values(self) -> list[Any]:
+        """Copy the values: large ones to the host, small ones where they lie.
+
+        A copy from a GPU would wait for all queued kernels. A value that is held and
+        not copied makes TensorFlow write the variable's next value elsewhere
+        (`PrepareToUpdateVariable` in training_op_helpers.h): many small variables that
+        lie side by side would leave a free fragment that large tensors fit.
+        """
+        return [_value(handle, dtype) for handle, dtype in self.handles]
+
+    def put_back(self, values: Sequence[Any]) -> None:
+        """Restore the values that `values` returned, of all variables that can be.
+
+        Where the device has no memory for a copy, a variable frees its own memory
+        first. TensorFlow waits ten seconds for memory, so all later variables do so at
+        once. Variables of the host go first, and failed ones are tried a second time.
+
+        Raises:
+            BaseException: The first error, after all other variables are restored.
+        """
+        pairs = [*zip(self.handles, values, strict=True), *self.in_step.made()]
+        pairs = [(handle, value) for (handle, _), value in pairs]
+        left = sorted(pairs, key=lambda each: not is_moved(each[0]))
+        errors, is_full = list[BaseException](), False
+        for _ in range(2):
+            waiting, left, errors = left, [], []
+            for handle, value in waiting:
+                try:
+                    if is_moved(handle) and write_on_host(handle, np.array(value)):
+                        continue
+                    is_full = _assign(handle, value, is_full=is_full)
+                    if is_moved(handle):
+                        move_to_host(handle)
+                except BaseException as found:
+                    errors.append(found)
+                    left.append((handle, value))
+                    is_full = True
+        if errors:
+            raise errors[0]
+
+
+def _size(handle: tf.Tensor, dtype: tf.DType) -> Bytes | None:
+    """Return a variable's bytes; None if its shape is open or its type has no size."""
+    spec = compat.handle_spec(handle)
+    elements = None if spec is None else spec.shape.num_elements()
+    return None if elements is None or not dtype.size else elements * dtype.size
+
+
+def _value(handle: tf.Tensor, dtype: tf.DType) -> Any:
+    take_mark_off(handle)
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    size = _size(handle, dtype)
+    if size is None or size > _SMALL:
+        return np.array(value)
+    with tf.device(value.backing_device):
+        return tf.raw_ops.DeepCopy(x=value)
+
+
+def _assign(handle: tf.Tensor, value: Any, *, is_full: bool) -> bool:
+    """Assign a copy of a value; if memory is full, free the variable's own first.
+
+    Returns:
+        Whether memory was full.
+    """
+    on_host = isinstance(value, np.ndarray)
+    own = compat.host_tensor(value) if on_host else tf.raw_ops.DeepCopy(x=value)
+    take_mark_off(handle)
+    if not is_full:
+        with suppress(tf.errors.OpError):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+            return False
+    empty = compat.host_tensor(np.empty([0], own.dtype.as_numpy_dtype))
+    tf.raw_ops.AssignVariableOp(resource=handle, value=empty)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+    return True

@@ -154,7 +154,9 @@ def next_attempt(tried: Sequence[Outcome], settings: Settings) -> Attempt | None
     return replace(first.attempt, planned=False)
 
 
-def first_plan(step: Any, tried: list[Outcome], settings: Settings) -> Outcome | None:
+def first_plan(
+    step: Any, tried: list[Outcome], settings: Settings, first: Attempt | None = None
+) -> Outcome | None:
     """Make attempts until one has a plan, and not the plan that failed.
 
     Outcomes without a plan are appended to `tried`.
@@ -164,7 +166,7 @@ def first_plan(step: Any, tried: list[Outcome], settings: Settings) -> Outcome |
     """
     failed = last_failure(tried)
     before = failed and failed.planned and failed.planned.plan
-    attempt = next_attempt(tried, settings) if tried else Attempt()
+    attempt = next_attempt(tried, settings) if tried else first or Attempt()
     while attempt is not None and attempt.planned:
         found = Outcome(attempt=attempt, step=step)
         try:

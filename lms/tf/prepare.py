@@ -11,6 +11,7 @@ other stages are repeated with a smaller budget.
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -135,16 +136,19 @@ class Captured:
         Raises:
             LMSError: If there is no plan, and the step may not run unplanned.
         """
-        now = measure_budget(self.step, self.settings, self.device)
-        now = replace(now, lost=self.budget.lost_since(now))
         settings = replace(self.settings, plan=None)  # a stored plan has failed
-        again = replace(self, budget=now, settings=settings)
+        again = replace(self.measured_now(), settings=settings)
         tried[-1] = replace(tried[-1], step=again)
         with PREPARING:
             try:
                 return again.built(first_plan(again, tried, settings), tried)
             finally:
                 forget_functions()
+
+    def measured_now(self) -> "Captured":
+        """The step with the budget that the device has now."""
+        now = measure_budget(self.step, self.settings, self.device)
+        return replace(self, budget=replace(now, lost=self.budget.lost_since(now)))
 
     def built(self, found: Outcome | None, tried: list[Outcome]) -> PreparedStep:
         """Build the step by its first plan, or without one; raises as `prepare`."""
@@ -183,10 +187,18 @@ class Captured:
         return replace(found, planned=planned, seconds=seconds)
 
     def sealed_again(self, found: Outcome) -> PreparedStep:
-        """Build the step again in the memory that is free now; raises as `prepare`."""
+        """Build the step again in the memory that is free now; raises as `prepare`.
+
+        The step is planned anew where its plan does not fit there.
+        """
+        step, tried = found.step.measured_now(), list[Outcome]()
         with PREPARING:
             try:
-                return self.built(found, [])
+                if not found.attempt.unsealed:
+                    with suppress(_UnsealedError):
+                        return _built(replace(found, step=step))
+                plan = first_plan(step, tried, step.settings, found.attempt)
+                return step.built(plan, tried)
             finally:
                 forget_functions()
 
@@ -412,24 +424,22 @@ def _built(found: Outcome) -> PreparedStep:
         step = planned_step(captured.step, planned.graph)
     guard, commit_flag = guard_of(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
-    rewrites = captured.rewrites
     # Predictions leave out the memory of loops with unknown trip counts.
     is_known = planned.budget.total is None or not step.unknown_loops
-    is_known = is_known and not (rewrites.lists or rewrites.guesses)
+    is_known &= not (captured.rewrites.lists or captured.rewrites.guesses)
     is_sure = is_known and planned.reason is Reason.FITS_EASILY
     copies = CopiesInStep(step.variables)
     undo = copies.groups(planned, step, guard.kept)
-    in_step = {handle for group in undo for handle in group.handles}
-    before = [name for name in guard.kept if name not in in_step]
+    before = {*guard.kept}.difference(*(group.handles for group in undo))
     kept = KeptVariables.of(
-        [*step.variables] if planned.runs_plain and not is_sure else before,
+        [*step.variables] if planned.runs_plain and not is_sure else sorted(before),
         step.variables,
         copies,
     )
     pool = with_constants(planned.small_pool, begun)
     if pool.sizes:
         pool = replace(pool, sizes=pool.sizes + kept.small_sizes)
-    arena, sealed = None, None
+    arena = sealed = None
     if planned.sealed:
         arena, sealed, peak = _sealed(step, planned, device, pool)
         whole = planned.budget

@@ -31,8 +31,8 @@ def train(
         failures: How often the third batch runs out of memory after a partial run.
 
     Returns:
-        `numbers`, hashes of all losses, weights and slots; `replans`, `swaps` and ops
-        `cut` of each report; how many variables were `kept`; the replans that were
+        `numbers`, hashes of all losses, weights and slots; `replans`, `swaps`, ops `cut`
+        and `addresses` of each report; how many variables were `kept`; the replans that were
         `said`.
     """
     tf.config.experimental.enable_op_determinism()
@@ -48,6 +48,7 @@ def train(
         "replans": [report.replans for report in callback.report],
         "swaps": [report.swap_count for report in callback.report],
         "cut": [report.ops_cut for report in callback.report],
+        "addresses": [report.addresses for report in callback.report],
         "kept": trouble.kept,
         "said": said,
         "unknown": [len(report.unknown_memory) for report in callback.report],

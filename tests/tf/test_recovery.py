@@ -31,6 +31,7 @@ def test_after_two_failures_training_ends_with_the_same_numbers(worker: Worker) 
 def test_training_goes_on_in_less_when_others_take_memory(worker: Worker) -> None:
     trial = worker.ask(TRAIN, memory=LIMIT, planned=True, held=0.15)
     assert trial["replans"] == [0], "the step is built again before it runs out"
+    assert trial["addresses"] == ["planned"], "it is planned into what is left"
     assert min(*trial["swaps"], trial["kept"]) > 0
     assert trial["numbers"] == plain(worker)["numbers"]
 

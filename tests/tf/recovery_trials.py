@@ -31,9 +31,9 @@ def train(
         failures: How often the third batch runs out of memory after a partial run.
 
     Returns:
-        `numbers`, hashes of all losses, weights and slots; `replans`, `swaps`, ops `cut`
-        and `addresses` of each report; how many variables were `kept`; the replans that were
-        `said`.
+        `numbers`, hashes of all losses, weights and slots; `replans`, `swaps`, ops
+        `cut` and `addresses` of each report; how many variables were `kept`; the
+        replans that were `said`.
     """
     tf.config.experimental.enable_op_determinism()
     callback = LMSCallback(verbose=0)

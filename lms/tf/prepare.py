@@ -49,7 +49,7 @@ from lms.tf.measure.arena import Arena, seal
 from lms.tf.measure.bench import keep_measurements
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
-from lms.tf.measure.free_memory import measure_budget
+from lms.tf.measure.free_memory import host_budget, measure_budget
 from lms.tf.measure.lone_op import forget_functions
 from lms.tf.measure.workload import (
     plan_here,
@@ -429,7 +429,8 @@ def _built(found: Outcome) -> PreparedStep:
     is_known &= not (captured.rewrites.lists or captured.rewrites.guesses)
     is_sure = is_known and planned.reason is Reason.FITS_EASILY
     copies = CopiesInStep(step.variables)
-    undo = copies.groups(planned, step, guard.kept)
+    host = host_budget(settings, step.input_bytes)
+    undo = copies.groups(planned, step, guard.kept, host)
     before = {*guard.kept}.difference(*(group.handles for group in undo))
     kept = KeptVariables.of(
         [*step.variables] if planned.runs_plain and not is_sure else sorted(before),

@@ -104,13 +104,18 @@ class CopiesInStep:
     _functions: list[Callable[..., Any]] = field(default_factory=list)
 
     def groups(
-        self, planned: PlannedStep, step: TracedStep, names: Sequence[str]
+        self,
+        planned: PlannedStep,
+        step: TracedStep,
+        names: Sequence[str],
+        host: Bytes | None,
     ) -> list[UndoGroup]:
         """Choose the named variables that the step can copy, and time the copies.
 
         Copied before the step are small variables, variables on the host, variables
         that TensorFlow copies at each read, and variables that an op of another device
-        writes, since an edge between devices waits until the device is idle.
+        writes, since an edge between devices waits until the device is idle. So are all
+        where `host` bytes do not hold the copies beside the swapped tensors.
         """
         if planned.timeline is None or not names:
             return []
@@ -121,6 +126,8 @@ class CopiesInStep:
         known = ((n, *self.captured[n]) for n in names if n in self.captured)
         sizes = {n: _size(h, t) or 0 for n, h, t in known if not is_moved(h)}
         large = {n: s for n, s in sizes.items() if s > _SMALL and n not in left_out}
+        if host is not None and planned.host_bytes + sum(large.values()) > host:
+            return []
         rate = planned.workload.speeds().hardware.d2h
         return undo_groups(graph, {*planned.plan.chain}, large, planned.timeline, rate)
 

@@ -9,17 +9,25 @@ Sources: `GPUProcessState::GetGpuHostAllocator` in gpu_process_state.cc and
 `BFCAllocator::Extend` in bfc_allocator.cc of TensorFlow.
 """
 
+import ctypes
 import os
+import pickle
 import re
-from collections.abc import Mapping
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from tempfile import TemporaryFile
+from typing import IO, Any, Final
+from weakref import finalize
 
 import psutil
 
 from lms.units import GIB, MIB, Bytes
 
-__all__ = ["PINNED_VARIABLE", "is_number", "pinned_limit", "processor_name"]
+__all__ = ["PINNED_VARIABLE", "Beside", "is_number", "pinned_limit", "processor_name"]
 __all__ += ["swappable", "usable_cores"]
 
 PINNED_VARIABLE: Final = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
@@ -29,6 +37,10 @@ _MOST: Final = 128 * GIB  # TensorFlow's own limit of pinned memory
 # 1/32 of the free memory is left to programs that grow meanwhile, this one too, and
 # 1/32 to the allocator's bookkeeping: 8 bytes for each 256.
 _MARGIN, _NOTES = 32, 32
+
+# The other process's variable with its parent's number, the option of prctl(2) that
+# ends a process with its parent, and the lowest priority of nice(2).
+_PARENT, _PR_SET_PDEATHSIG, _NICEST = "LMS_BESIDE", 1, 19
 
 
 def pinned_limit(environ: Mapping[str, str] = os.environ) -> Bytes:
@@ -83,3 +95,71 @@ def usable_cores() -> int:
         return len(psutil.Process().cpu_affinity() or ()) or os.cpu_count() or 1
     except AttributeError:  # macOS
         return os.cpu_count() or 1
+
+
+class Beside:
+    """A call of a function in another process, of the lowest priority.
+
+    The process imports the function's module and no script of the user's. It ends with
+    this process, and with this object.
+
+    Args:
+        function: A function of a module.
+        arguments: What the function gets, as `pickle` can write it.
+
+    Example:
+        >>> import math
+        >>> Beside(math.hypot, 3.0, 4.0).wait()
+        5.0
+    """
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answer = TemporaryFile()  # noqa: SIM115 - read when the process has ended
+        is_python = sys.executable and not getattr(sys, "frozen", False)
+        code = "import sys, pickle; sys.path[:] = pickle.load(sys.stdin.buffer); "
+        code += "from lms.machine import host; host.answer()"
+        with suppress(OSError), TemporaryFile() as call:
+            for said in (sys.path, (function, arguments)):
+                pickle.dump(said, call)
+            call.seek(0)
+            if is_python:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-c", code],
+                    stdin=call,
+                    stdout=self._answer,
+                    stderr=subprocess.DEVNULL,
+                    env=os.environ | {_PARENT: str(os.getpid())},
+                    start_new_session=True,  # Ctrl-C is for the training
+                )
+        finalize(self, _end, self._process, self._answer)
+
+    @property
+    def is_running(self) -> bool:
+        """Tell whether the function has not ended yet."""
+        return self._process is not None and self._process.poll() is None
+
+    def wait(self) -> Any:
+        """Return what the function returned; None if it could not."""
+        if self._process is None or self._process.wait() != 0:
+            return None
+        self._answer.seek(0)
+        return pickle.load(self._answer)
+
+
+def _end(process: subprocess.Popen[bytes] | None, answer: IO[bytes]) -> None:
+    answer.close()
+    if process is not None:
+        process.kill()
+        process.wait()
+
+
+def answer() -> None:
+    """Call a function for `Beside` in the other process; write what it returns."""
+    with suppress(AttributeError, OSError):  # only Linux can end it with its parent
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if str(os.getppid()) != os.environ[_PARENT]:
+        return  # the parent ended before
+    os.nice(_NICEST)
+    function, arguments = pickle.load(sys.stdin.buffer)
+    sys.stdout.buffer.write(pickle.dumps(function(*arguments)))

@@ -152,6 +152,8 @@ class PlanRequest:
         sealed: Whether large chunks get planned addresses; no headroom is needed then.
         large: Bytes of the smallest large chunk of a sealed step: the same for all its
             plans, since smaller scratch is not measured.
+        is_first: Whether the first plan without risk is taken, since a faster one is
+            searched for while the step trains.
     """
 
     budget: Bytes
@@ -161,6 +163,7 @@ class PlanRequest:
     recompute: bool | None = None
     sealed: bool = False
     large: Bytes = 0
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

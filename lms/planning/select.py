@@ -35,7 +35,7 @@ from lms.storage.cache import cache_folder, digest, read_entry, sources, write_e
 from lms.units import Bytes, format_bytes
 
 __all__ = ["choose_plan", "choose_plan_once", "fits", "fits_easily", "fitted_plan"]
-__all__ += ["plain_plan", "workload_of"]
+__all__ += ["plain_plan", "plan_at_length", "workload_of"]
 
 _LOG = logging.getLogger("lms")
 
@@ -276,7 +276,8 @@ def choose_plan_once(
     if by_rule or cache_folder() is None or fits(plain, budget):
         return choose_plan(workload, settings, budget)
     memory, room = replace(budget, persistent=0, fences=0), budget.step - budget.fences
-    name = digest(sources(), graph, plain, settings, memory, workload.speeds())
+    known = replace(settings, replan=False)
+    name = digest(sources(), graph, plain, known, memory, workload.speeds())
     kept = read_entry(_KIND, name, _Kept)
     least = room * _ROOM_PERCENT // 100
     if kept is not None and least <= kept.room <= room:
@@ -284,8 +285,21 @@ def choose_plan_once(
             return kept.fitted
         _LOG.warning("Ignored a cached plan: this step cannot obey it any more.")
     found = choose_plan(workload, settings, budget)
-    write_entry(_KIND, name, _Kept(room=room, fitted=found))
+    if not settings.replan:
+        write_entry(_KIND, name, _Kept(room=room, fitted=found))
     return found
+
+
+def plan_at_length(
+    graph: GraphView,
+    own: GraphView,
+    speeds: Speeds,
+    settings: Settings,
+    budget: MemoryBudget,
+) -> FittedPlan:
+    """Choose a plan with all effort, in a process of its own (`lms.machine.host`)."""
+    workload = workload_of(graph, own, lambda: speeds)
+    return choose_plan_once(workload, replace(settings, replan=False), budget)
 
 
 def _can_be_obeyed(graph: GraphView, found: FittedPlan, budget: MemoryBudget) -> bool:

@@ -57,6 +57,7 @@ class Settings:
     host_memory: int | None = None
     state: str | None = None
     slices: str | None = None
+    replan: bool = False
 
     @property
     def asks_for_a_plan(self) -> bool:
@@ -89,6 +90,7 @@ class Knobs(TypedDict, total=False):
     plan: SwapPlan | str | Path | None
     state: Literal["device"] | None
     slices: Literal["any", "none"] | None
+    replan: bool
 
 
 def read_settings(
@@ -114,7 +116,8 @@ def read_settings(
     if rule is not None and budget is not None:
         _refuse_two_aims(rule)
     _check_recompute(recompute, by_rule=rule is not None)
-    plan = knobs.get("plan")
+    plan, replan = knobs.get("plan"), knobs.get("replan", False)
+    _check_replan(replan)
     return Settings(
         budget=_size(budget, "budget"),
         thresholds=rule,
@@ -124,6 +127,7 @@ def read_settings(
         host_memory=_size(knobs.get("host_memory"), "host_memory"),
         state=_one_of("state", knobs.get("state"), "device"),
         slices=_one_of("slices", knobs.get("slices"), "any", "none"),
+        replan=replan,
     )
 
 
@@ -235,6 +239,14 @@ def _check_recompute(value: object, *, by_rule: bool) -> None:
         raise ValueError(
             "`recompute` must not be given together with thresholds: IBM's rule only "
             "moves tensors. Give a budget, or leave `recompute` out."
+        )
+
+
+def _check_replan(value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(
+            f"`replan` must be True or False, got {value!r}. True searches on for a "
+            "faster plan while the model trains."
         )
 
 

@@ -97,7 +97,8 @@ def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPl
     sure = 0  # tried plans without risk, judged in all regions
     for place, choice in enumerate(search.ranked()):
         tried = search.judged(choice)
-        is_final = place < TUNING.search_finals and not request.sealed
+        is_final = place < TUNING.search_finals
+        is_final &= not (request.sealed or request.is_first)
         made = search.made(choice, THOROUGH) if is_final else None
         options += [option for option in (tried, made) if option is not None]
         sure += tried is not None and tried.risk is Risk.NONE
@@ -158,7 +159,13 @@ class _Search:
             self._places |= {"price": 1, "share": 1}
 
     def run(self) -> None:
-        """Climb from each start until the tries are used up."""
+        """Climb from each start until the tries are used up.
+
+        A first plan is the first start's that has one without risk.
+        """
+        if self._request.is_first:
+            any(self._worth(start)[0] is Risk.NONE for start in self._starts())
+            return
         for start in sorted(self._starts(), key=self._worth):
             best: _Choice | None = start
             while best is not None:
@@ -396,6 +403,7 @@ def _plan_sealed(
         filters=settings.filters,
         recompute=settings.recompute,
         sealed=True,
+        is_first=settings.replan,
         large=smallest_worth_moving(min(map(peak, orders[0]()))),
     )
     found = _least_doubted(orders, request)
@@ -499,6 +507,7 @@ def _request(
         speeds=speeds,
         filters=settings.filters,
         recompute=settings.recompute,
+        is_first=settings.replan,
     )
 
 

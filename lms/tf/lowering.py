@@ -12,9 +12,11 @@ Assumptions
 """
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
+from itertools import chain
 from typing import Any
 
 import tensorflow as tf
@@ -70,6 +72,7 @@ from lms.units import Bytes
 __all__ = ["Argument", "TracedStep", "specialise"]
 
 _AXES = 3  # axes along which an op may be split, one after the other
+_NOISE = re.compile("Random|ParameterizedT|TruncatedN|Multinomial|.*CandidateSampler")
 _PAIR = 2  # inputs of a sum that has equal bits in both orders
 
 
@@ -132,6 +135,16 @@ class TracedStep:
     def unknown_memory(self) -> tuple[str, ...]:
         """Names of the loops and ops whose memory is unknown."""
         return self.unknown_loops + self.guessed
+
+    @property
+    def draws_noise(self) -> bool:
+        """Tell whether kernels draw random numbers from a state of their own.
+
+        A kernel that is built anew begins with its seed again.
+        """
+        inner = self.library.function if self.library else ()
+        nodes = chain(self.nodes, *(function.node_def for function in inner))
+        return any(_NOISE.match(node.op) for node in nodes)
 
     @property
     def signature(self) -> str:

@@ -194,7 +194,8 @@ class Captured:
         step, tried = found.step.measured_now(), list[Outcome]()
         with PREPARING:
             try:
-                if not found.attempt.unsealed:
+                planned = found.planned
+                if not (found.attempt.unsealed and planned and planned.sealed):
                     with suppress(_UnsealedError):
                         return _built(replace(found, step=step))
                 plan = first_plan(step, tried, step.settings, found.attempt)

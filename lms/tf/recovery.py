@@ -16,7 +16,9 @@ thresholds are as the user wants them, and are not replanned.
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
@@ -24,12 +26,18 @@ from typing import Any
 import tensorflow as tf
 
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
+from lms.ir.graph import GraphView
+from lms.machine.host import Beside
+from lms.machine.ranks import joined
+from lms.planning.plan_step import plan_step
 from lms.planning.problem import UNLIMITED
+from lms.planning.select import plan_at_length
 from lms.report.step import StepReport, StepTimeline
 from lms.tf import failures
 from lms.tf.attempts import Outcome
 from lms.tf.measure.arena import Arena
 from lms.tf.measure.devices import DeviceMemory
+from lms.tf.measure.free_memory import host_budget
 from lms.tf.passes.host_variables import HostVariables
 from lms.tf.rewrite.rebuilding import RebuiltStep
 from lms.tf.rewrite.rewriting import Seal
@@ -49,6 +57,9 @@ _SETTLED = 100
 
 # The peak of a sealed step is compared with the planned one after its 2nd call.
 _CHECKED = 2
+
+# A plan takes over where the planned step takes 102 % of its seconds, at least.
+_FASTER_PERCENT = 102
 
 # A step is sealed anew at most 3 times, in memory that others have changed.
 _MOVES = 3
@@ -83,6 +94,8 @@ class PreparedStep:
         tried: The other attempts, in the order of time.
         held_back: Why the step cannot be planned: raised if it runs out of memory.
         is_kept: Whether undo copies find memory.
+        search: A search for a faster plan, in another process.
+        searches: Whether a search may begin.
     """
 
     rebuilt: RebuiltStep | None
@@ -103,6 +116,8 @@ class PreparedStep:
     tried: list[Outcome] = field(default_factory=list[Outcome])
     held_back: LMSError | None = None
     is_kept: bool = True
+    search: Beside | None = None
+    searches: bool = True
     lock: Any = field(default_factory=Lock)
     calls: int = 0
     failures: int = 0
@@ -235,20 +250,67 @@ class PreparedStep:
 
         Where others change the free memory again and again, it is built unsealed.
         """
-        self.rebuilt = self.small_pool = self.arena = None
-        moves = self.moves + 1
-        found = self.found
+        moves, found = self.moves + 1, self.found
         if moves > _MOVES:
             unsealed = "others change the device's free memory"
             found = replace(found, attempt=replace(found.attempt, unsealed=unsealed))
-        anew = self.source.sealed_again(found)
-        before, anew.moves = self.predicted, moves
+        anew = self._built_again(found)
+        anew.moves = moves
+        return anew
+
+    def _built_again(self, found: Outcome) -> "PreparedStep":
+        self.rebuilt = self.small_pool = self.arena = None
+        anew, before = self.source.sealed_again(found), self.predicted
+        anew.search, anew.searches = self.search, self.searches
         anew.predicted = replace(
             anew.predicted,
             replans=before.replans,
             preparation_seconds=before.preparation_seconds,
         )
         return anew
+
+    def search_on(self) -> None:
+        """Begin to search for a faster plan, while the step runs by its first one."""
+        source, planned = self.source, self.found.planned
+        may_change = self.searches and not (self.tried or source.settings.plan)
+        may_change &= joined().size == 1  # workers' collectives come in one order
+        self.searches = False
+        if not (may_change and planned and planned.plan.planner == "budget"):
+            return
+        if source.settings.replan and not source.step.draws_noise:
+            work = planned.workload
+            both = (
+                GraphView(ops=one.ops, results=one.results)
+                for one in (work.graph, work.own)
+            )
+            known = work.speeds(), source.settings, planned.budget
+            self.search = Beside(plan_at_length, *both, *known)
+
+    def planned_faster(self) -> "PreparedStep | None":
+        """Build the step by a plan that was found meanwhile; None if none is faster."""
+        if self.search is None or self.search.is_running:
+            return None
+        before, fitted, self.search = self.found.planned, self.search.wait(), None
+        assert before is not None
+        if fitted is None or before.timeline is None:
+            return None
+        host = host_budget(self.source.settings, 0)
+        with suppress(LMSError):
+            planned = plan_step(
+                before.workload,
+                self.source.settings,
+                before.budget,
+                host,
+                choose=lambda *_: fitted,
+            )
+            seconds = planned.timeline.seconds if planned.timeline else math.inf
+            if seconds * _FASTER_PERCENT <= before.timeline.seconds * 100:
+                faster = replace(self.found, planned=planned)
+                try:
+                    return self._built_again(faster)
+                except LMSError:
+                    return self._built_again(self.found)
+        return None
 
     @property
     def _is_watched(self) -> bool:
@@ -267,6 +329,8 @@ class PreparedStep:
             return
         if self.calls == _SETTLED:
             self.moves = 0
+        if self.calls == _CHECKED:
+            self.search_on()
         peak = self.memory.peak_bytes or 0
         self.measured_peak = max(self.measured_peak or 0, peak)
         promised = self.predicted.predicted_peak_bytes
@@ -298,6 +362,9 @@ def run_recovering(
         OutOfMemoryError: If replanning does not help, or the step had begun to write.
         LMSError: If a step that cannot be planned runs out of memory: why it cannot.
     """
+    if (faster := step.planned_faster()) is not None:
+        step = faster
+        replaced(step)
     while True:
         reason = ""
         try:

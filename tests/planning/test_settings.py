@@ -119,3 +119,11 @@ def test_making_again_is_a_yes_or_a_no() -> None:
 def test_ibm_s_rule_recomputes_nothing() -> None:
     with pytest.raises(ValueError, match="`recompute` must not be given together"):
         read_settings(recompute=True, thresholds={})
+
+
+def test_a_search_while_training_is_a_yes_or_a_no() -> None:
+    assert read_settings(replan=True).replan
+    assert not read_settings().replan
+    knobs: dict[str, Any] = {"replan": None}
+    with pytest.raises(TypeError, match="`replan` must be True or False, got None"):
+        read_settings(**knobs)

@@ -1,0 +1,127 @@
+"""Work of the processes: trainings whose plan changes between steps."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from lms import LMSCallback
+from lms.planning.select import choose_plan
+from lms.tf import recovery
+from lms.tf.recovery import PreparedStep
+from tests.models import Case
+from tests.tf import recovery_trials, training
+
+__all__ = ["change_each_step", "draw_noise", "search_on"]
+
+_LONGEST = 120  # seconds of a search
+
+
+def search_on(*, planned: bool, percent: int = 102) -> dict[str, Any]:
+    """Train, and let each search end before the next step.
+
+    Args:
+        planned: Whether large model support is used.
+        percent: Of the found plan's seconds, which the first plan must take to be
+            replaced; 0 replaces it always.
+    """
+    watch = _Watch()
+    with patch.object(recovery, "_FASTER_PERCENT", percent):
+        return _trained(LMSCallback(verbose=0, replan=True) if planned else None, watch)
+
+
+def change_each_step(*, planned: bool) -> dict[str, Any]:
+    """Train by another plan in each step: plans for more and for less memory."""
+    if not planned:
+        return _trained(None, _Watch())
+    with patch.object(recovery, "_FASTER_PERCENT", 0):
+        return _trained(LMSCallback(verbose=0), _Change())
+
+
+def draw_noise() -> dict[str, Any]:
+    """Search for a plan of a step whose kernels draw random numbers."""
+    model = keras.Sequential([keras.layers.Dense(64), keras.layers.Dense(5)])
+
+    def loss(targets: Any, made: Any) -> Any:
+        return tf.square(targets - made) + tf.random.normal([])
+
+    model.compile("adam", loss)
+    callback = LMSCallback("3MiB", verbose=0, replan=True)
+    x, y = np.ones([256, 1024], "float32"), np.ones([256, 5], "float32")
+    model.fit(x, y, batch_size=64, epochs=2, verbose="0", callbacks=[callback])
+    (step,) = callback._hooks["train"].fitted._steps.values()
+    return {"draws": step.source.step.draws_noise, "searched": step.search is not None}
+
+
+def _trained(callback: LMSCallback | None, watch: Any) -> dict[str, Any]:
+    tf.config.experimental.enable_op_determinism()
+    case = Case(
+        build=lambda: recovery_trials._model("mse"),
+        fit=lambda: {"x": recovery_trials._data()},
+        epochs=4,
+    )
+    watch.ours = callback
+    trained = training.train(case, [watch, callback] if callback else [])
+    return {
+        "numbers": training.hashes(trained.numbers),
+        "replans": [one.replans for one in callback.report] if callback else [],
+        "plans": watch.plans,
+        "seconds": watch.seconds,
+    }
+
+
+class _Watch(keras.callbacks.Callback):
+    """Counts the plans by which steps ran; waits for each search."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ours: Any = None
+        self.seen: list[PreparedStep] = []
+        self.seconds: list[float] = []
+
+    @property
+    def plans(self) -> int:
+        return len(
+            {step.found.planned.plan for step in self.seen if step.found.planned}
+        )
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        (step,) = self.ours._hooks["train"].fitted._steps.values()
+        if not self.seen or self.seen[-1] is not step:
+            self.seen.append(step)
+            self.seconds.append(step.predicted.predicted_seconds)
+        until = time.monotonic() + _LONGEST
+        while step.search is not None and step.search.is_running:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+class _Found:
+    """A search that has found a plan."""
+
+    is_running = False
+
+    def __init__(self, found: Any) -> None:
+        self.wait = lambda: found
+
+
+class _Change(_Watch):
+    """Gives each step another plan: for all of the budget, and for parts of it."""
+
+    percents: Sequence[int] = (100, 96, 92, 98, 94)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        super().on_train_batch_end(batch, logs)
+        step = self.seen[-1]
+        planned, source = step.found.planned, step.source
+        assert planned is not None
+        percent = self.percents[len(self.seen) % len(self.percents)]
+        less = planned.budget.step * (100 - percent) // 100
+        budget = replace(planned.budget, persistent=planned.budget.persistent + less)
+        fitted = choose_plan(planned.workload, source.settings, budget)
+        step.search = _Found(fitted)  # pyright: ignore[reportAttributeAccessIssue]

@@ -1,0 +1,45 @@
+"""Plans change while a model trains, and its numbers do not."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.tf.worker import Worker
+
+pytestmark = pytest.mark.tf
+
+TRIALS = "tests.tf.replan_trials"
+LIMIT = "16MiB"  # the plain training takes about 31 MiB
+
+
+@cache
+def plain(worker: Worker) -> dict[str, Any]:
+    return worker.ask(f"{TRIALS}:search_on", memory="2GiB", planned=False)
+
+
+def test_a_plan_that_is_found_while_training_takes_over(worker: Worker) -> None:
+    trial = worker.ask(f"{TRIALS}:search_on", memory=LIMIT, planned=True, percent=0)
+    assert trial["plans"] >= 1
+    assert len(trial["seconds"]) == 2, "one search, one change"
+    assert trial["replans"] == [0]
+    assert trial["numbers"] == plain(worker)["numbers"]
+
+
+def test_a_plan_that_is_no_faster_does_not_take_over(worker: Worker) -> None:
+    trial = worker.ask(f"{TRIALS}:search_on", memory=LIMIT, planned=True, percent=10**9)
+    assert len(trial["seconds"]) == 1
+    assert trial["numbers"] == plain(worker)["numbers"]
+
+
+def test_numbers_are_equal_by_another_plan_in_each_step(worker: Worker) -> None:
+    trial = worker.ask(f"{TRIALS}:change_each_step", memory=LIMIT, planned=True)
+    assert trial["plans"] >= 2
+    assert len(trial["seconds"]) >= 10
+    assert trial["replans"] == [0]
+    assert trial["numbers"] == plain(worker)["numbers"]
+
+
+def test_a_step_that_draws_noise_keeps_its_plan(worker: Worker) -> None:
+    found = worker.ask(f"{TRIALS}:draw_noise", memory="256MiB")
+    assert found == {"draws": True, "searched": False}

@@ -30,10 +30,10 @@ from experiments.question import COLOURS, Panel, Series
 from experiments.runner import OUT_OF_MEMORY, Book, Trial, measured
 from experiments.stats import Row, Rows, ending, trained
 from lms.emulation.build import built
-from lms.storage.files import write_arrays
 from lms.units import MIB, format_bytes
 from profiling.record import circumstances, write_json
 from unet3d.data import prepare, read_subject
+from unet3d.files import write_arrays
 from unet3d.synthesis import synthesize
 
 __all__ = ["failed_claims", "main"]

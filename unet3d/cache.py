@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from lms.storage.files import write_arrays
 from unet3d.data import check_size, prepare
+from unet3d.files import write_arrays
 from unet3d.lines import grouped, several, some
 from unet3d.reading import Images, Labels, read_subject
 from unet3d.schemes import LabelScheme

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from lms.storage.files import write_json
 from unet3d.checking import DataSet, check_data
+from unet3d.files import write_json
 from unet3d.lines import counting, grouped, some
 from unet3d.schemes import LabelScheme
 

@@ -21,7 +21,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from lms.storage.files import write_arrays, write_file, write_text
+from lms.storage.files import write_file, write_text
+from unet3d.files import write_arrays
 from unet3d.lines import as_csv
 
 __all__ = ["MONITOR", "ResumePoint", "load_weights", "restore_state", "save_weights"]

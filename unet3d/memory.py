@@ -10,10 +10,11 @@ from rich.progress import Progress
 
 from lms import LMSCallback, StepReport
 from lms.report.step import headline
-from lms.storage.files import write_json, write_text
+from lms.storage.files import write_text
 from lms.units import format_bytes
 from lms.workers.collectives import Workers
 from unet3d.checkpoints import MONITOR
+from unet3d.files import write_json
 from unet3d.lines import log, tell
 from unet3d.runs import Configuration
 

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from lms.storage.files import draft_of, read_json, write_arrays, write_json
+from lms.storage.files import draft_of
 from unet3d.cache import SKIP, usable
 from unet3d.checkpoints import load_weights
 from unet3d.data import Box, as_image, prepare_images, restore, to_labels
 from unet3d.extras import nibabel
+from unet3d.files import read_json, write_arrays, write_json
 from unet3d.lines import log
 from unet3d.memory import memory_support
 from unet3d.patches import slide

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lms.storage.files import DRAFT, as_data, read_json
+from lms.storage.files import DRAFT, as_data
 from unet3d.cache import SKIP
+from unet3d.files import read_json
 from unet3d.reading import Labels, read_segmentation
 from unet3d.schemes import LabelScheme, scheme_named
 from unet3d.subjects import Problem, SubjectFiles, Volume, stem_of

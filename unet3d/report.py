@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lms.storage.files import write_json, write_text
+from lms.storage.files import write_text
 from unet3d.cache import SKIP, usable
 from unet3d.data import check_size
 from unet3d.evaluation import (
@@ -28,6 +28,7 @@ from unet3d.evaluation import (
     summarise,
 )
 from unet3d.figures import draw_boxes, draw_gallery, draw_losses
+from unet3d.files import write_json
 from unet3d.gallery import choose_subjects, gather_slice, read_logs
 from unet3d.lines import as_csv
 from unet3d.prediction_sets import (

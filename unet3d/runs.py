@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lms.storage.files import read_data, read_json, write_json
+from unet3d.files import read_data, read_json, write_json
 from unet3d.schemes import LabelScheme, scheme_named
 from unet3d.splits import check_rule
 

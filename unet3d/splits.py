@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lms.storage.files import read_data, write_json
+from unet3d.files import read_data, write_json
 
 __all__ = ["NO_GROUPS", "Split", "by_patient", "check_patients", "check_rule"]
 __all__ += ["known_split", "make_split", "patient_of", "read_split", "without"]

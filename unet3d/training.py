@@ -25,11 +25,11 @@ from rich.progress import Progress
 
 from lms import DataParallel
 from lms.machine.ranks import Placement
-from lms.storage.files import remove_drafts
 from lms.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared, prepare_all, usable
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
+from unet3d.files import remove_drafts
 from unet3d.lines import counting, differing_spacings, log, several, tell
 from unet3d.losses import dice_coefficient, dice_of
 from unet3d.memory import (

@@ -3,14 +3,12 @@
 A file is written under a temporary name in its folder, flushed to the disk and then
 renamed; a rename is atomic.
 
-Known weakness: a killed process leaves its `partial-*` file behind until
-`remove_drafts` is called.
+Known weakness: a killed process leaves its `partial-*` file behind.
 
 msgspec reads JSON into frozen dataclasses and checks every value's type. It ignores
 unknown fields; this file refuses them in the outermost dataclass, not in nested ones.
 """
 
-import json
 import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -19,11 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["DRAFT", "as_data", "draft_of", "from_json", "read_data", "read_json"]
-__all__ += ["remove_drafts", "write_arrays", "write_file", "write_json", "write_text"]
+__all__ = ["DRAFT", "as_data", "draft_of", "from_json", "write_file", "write_text"]
 
 T = TypeVar("T")
 
@@ -65,41 +60,6 @@ def as_data(value: Any, kind: type[T], *, exact: bool = True) -> T:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
-
-
-def read_data(
-    path: Path,
-    kind: type[T],
-    *,
-    part: str | None = None,
-    rule: str,
-    advice: str,
-    exact: bool = True,
-) -> T:
-    """Read a dataclass from a JSON file.
-
-    Args:
-        path: The file.
-        kind: The dataclass.
-        part: Name of the field that holds the dataclass; None for the whole file.
-        rule: The rule for the file, for the message.
-        advice: The next step, for the message.
-        exact: As for `as_data`.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If the file holds anything else; names file, rule, value, advice.
-    """
-    content = read_json(path)
-    try:
-        if part is not None:
-            content = as_data(content, dict[str, Any])[part]
-        return as_data(content, kind, exact=exact)
-    except KeyError as error:
-        found = f"Object missing required field {error}"
-        raise ValueError(f"`{path}` must {rule}, got: {found}. {advice}") from error
-    except ValueError as error:
-        raise ValueError(f"`{path}` must {rule}, got: {error}. {advice}") from error
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -147,38 +107,6 @@ def draft_of(path: Path) -> Generator[Path, None, None]:
         draft.unlink(missing_ok=True)
 
 
-def remove_drafts(folder: Path) -> None:
-    """Delete half-written files of killed processes in a folder with one writer."""
-    for draft in folder.glob(f"{DRAFT}*"):
-        draft.unlink(missing_ok=True)
-
-
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text."""
     write_file(path, lambda file: file.write(text.encode()))
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a value as JSON; floats come back bit for bit."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        ValueError: If it is no JSON.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f"`{path}` must be JSON, got a file that is not ({error}). "
-            "Restore it or make it again."
-        ) from error
-
-
-def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write named arrays as an uncompressed npz file."""
-    write_file(path, lambda file: np.savez(file, allow_pickle=False, **arrays))

@@ -6,14 +6,8 @@ from typing import BinaryIO
 
 import pytest
 
-from lms.storage.files import (
-    draft_of,
-    read_json,
-    remove_drafts,
-    write_file,
-    write_json,
-    write_text,
-)
+from lms.storage.files import draft_of, write_file, write_text
+from unet3d.files import read_json, remove_drafts, write_json
 
 
 def fail(file: BinaryIO) -> None:

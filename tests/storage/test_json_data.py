@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from lms.storage.files import as_data, from_json, read_data
+from lms.storage.files import as_data, from_json
 from profiling.timelines import timeline_from_json
+from unet3d.files import read_data
 from unet3d.runs import Configuration
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from lms.storage.files import write_arrays
 from tests.unet3d.tiny import save, volumes, write_folder
 from unet3d.__main__ import main
 from unet3d.data import brain_box, resize_labels
 from unet3d.evaluation import Score, compare, summarise
 from unet3d.figures import draw_boxes
+from unet3d.files import write_arrays
 from unet3d.reading import read_subject
 from unet3d.schemes import REGIONS
 from unet3d.scores import FARTHEST

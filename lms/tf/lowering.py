@@ -40,6 +40,7 @@ from lms.tf.capture.ops import (
     REDUCTIONS,
     REPLACES_STATE,
     with_flops,
+    with_writes,
 )
 from lms.tf.capture.shapes import filled_shapes, inferred_shapes, told_shapes
 from lms.tf.capture.tracing import TracedFunction
@@ -66,7 +67,6 @@ from lms.tf.passes.host_transfers import (
 from lms.tf.passes.host_variables import COPY_HOST_VARIABLES, lies_on_host
 from lms.tf.passes.splitting import SLICE, OpSize, regions, with_slices
 from lms.tf.passes.tensor_lists import LISTS_ON_HOST, HostLists, ListFinder, Lists
-from lms.tf.passes.write_order import with_writes
 from lms.units import Bytes
 
 __all__ = ["Argument", "TracedStep", "specialise"]

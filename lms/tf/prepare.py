@@ -51,6 +51,7 @@ from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
 from lms.tf.measure.free_memory import host_budget, measure_budget
 from lms.tf.measure.lone_op import forget_functions
+from lms.tf.measure.scratch import limit_workspace
 from lms.tf.measure.workload import (
     plan_here,
     report_of,
@@ -58,7 +59,6 @@ from lms.tf.measure.workload import (
     with_measured_scratch,
     workload_here,
 )
-from lms.tf.measure.workspace import limit_workspace
 from lms.tf.offers import advice, offers_of
 from lms.tf.passes.host_variables import (
     HostVariables,

@@ -44,20 +44,29 @@ swapped as usual.
 
 Only convolutions and matrix products have arithmetic, computed from their shapes. All
 other ops are as fast as their bytes move, and count 0 operations.
+
+Any op with a variable's handle may write the variable, unless the op is known to only
+read. A collective counts as a write that cannot be undone, since other workers read its
+numbers. An op in a loop or branch cannot be ordered. The op that makes the branch's
+predicate, or the loop's first value, can, and stands for the writes inside.
+
+Known weaknesses: other side effects (printing, a data set's or table's state, random
+state inside a kernel) happen again when a step is repeated.
 """
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lms.ir.graph import GraphView, Op
+from lms.ir.graph import GraphView, Op, op_of
 
 __all__ = ["ALIAS", "BOUNDS", "BY_REFERENCE", "CHEAP", "COLLECTIVE", "CONSTANT"]
 __all__ += ["CONTROL_FLOW", "INPLACE", "LOOPS", "LOSS", "NOT_REPEATABLE", "PERSISTENT"]
 __all__ += ["PRODUCTS", "READS_STATE", "READS_VARIABLES", "REDUCTIONS"]
 __all__ += ["REPLACES_STATE", "RESERVED", "RESERVES", "ROWS", "SPLITS", "flops_of"]
-__all__ += ["VIEWS", "having", "with_flops"]
+__all__ += ["VIEWS", "having", "with_flops", "with_writes"]
 
 _TABLE = """
 inplace cheap part | like 0 | element_wise | Neg Abs Sqrt Rsqrt Square Exp Expm1 Log
@@ -186,6 +195,9 @@ RESERVES, RESERVED = having("reserves"), 3
 # This loss may write only its second output, and only into its first input, the logits.
 LOSS = "SparseSoftmaxCrossEntropyWithLogits"
 
+# Ops that begin a branch or a loop.
+_GATED = ("Switch", "RefSwitch", "_SwitchN", "Enter", "RefEnter")
+
 
 def with_flops(graph: GraphView, nodes: Iterable[Any] = ()) -> GraphView:
     """Return the graph with `Op.flops` filled in; `nodes` give einsums' equations."""
@@ -255,3 +267,48 @@ def _contracted(left: tuple[int, ...], made: tuple[int, ...]) -> int:
     """Return the length of the axis that a matrix product sums over."""
     rows = made[-2] if len(made) > 1 else 1
     return math.prod(left[-2:]) // max(1, rows)
+
+
+def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
+    """Return the graph with `Op.writes` filled in, by the names of handles."""
+    known = {name: name for name in handles}
+    writes: dict[str, dict[str, None]] = defaultdict(dict)
+    for op in graph.ops:
+        if op.alias is not None or op.type in READS_VARIABLES:
+            continue
+        roots = [graph.roots[name] for name in op.inputs]
+        found = {known[name]: None for name in roots if name in known}
+        if op.persistent and op.type in ALIAS:  # on another device, passes on a handle
+            known |= {t.name: name for name in found for t in op.outputs}
+            continue
+        if op.type in COLLECTIVE:  # other workers take part: never recomputed
+            found[op.name] = None
+        gate = _gate(graph, op) if op.fixed and found else None
+        if found:
+            writes[gate or op.name].update(found)
+    ops = (
+        replace(op, writes=tuple(writes[op.name])) if op.name in writes else op
+        for op in graph.ops
+    )
+    return GraphView(ops=tuple(ops), results=graph.results)
+
+
+def _gate(graph: GraphView, inner: Op) -> str | None:
+    """Return the op outside of loops and branches that a write inside must wait for.
+
+    The search back stops at a Merge of branches, which waits for one of its inputs.
+    """
+    pending, seen = [inner], {inner.name}
+    while pending:
+        op = pending.pop()
+        names = [*(op_of(name) for name in op.inputs), *op.controls]
+        if op.type in _GATED:
+            names = [op_of(op.inputs[-1])]
+        for source in (graph.by_name[name] for name in names):
+            if op.type in _GATED and not (source.fixed or source.persistent):
+                return source.name
+            merges = "Merge" in source.type and len(source.inputs) > 1
+            if source.fixed and source.name not in seen and not merges:
+                seen.add(source.name)
+                pending.append(source)
+    return None

@@ -10,10 +10,25 @@ requests: the allocator reports each chunk (`AddTraceMe` in bfc_allocator.cc). T
 op of each kind that may write in place runs on copies of its inputs: a kernel that asks
 for its output all the same, as oneDNN's Softmax, never writes in place.
 
-Known weakness: ops that cannot be run alone, and those in loops, are not measured.
+cuDNN's workspace has a limit: the bytes that fast convolutions need, if they fit.
+TensorFlow turns convolutions of float32 to NCHW; cuDNN's fast kernels compute in NHWC,
+on copies of the tensors, in the workspace. Where the limit is below the copies, a
+kernel without tensor cores runs: on an H200 a step of a U-Net took eight times as long
+(docs/gpu.md, "What a card showed"). So the limit is the bytes that the largest
+convolution reads and makes. Where copies do not fit beside the tensors of their
+convolution, the limit for all is the bytes left beside these tensors. A step that fits
+keeps TensorFlow's limit, so that its kernels and bits are plain Keras's.
+
+TensorFlow reads the limit once in a process, when the first convolution runs
+(`GetDnnWorkspaceLimitOrDefault` in conv_ops_gpu.h): the first step that is planned
+decides for all.
+
+Known weaknesses: ops that cannot be run alone, and those in loops, are not measured.
+The rule of the limit is fitted to 247 convolutions of two networks on one card.
 """
 
 import math
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -35,12 +50,12 @@ from lms.tf.lowering import TracedStep
 from lms.tf.measure.bench import Bench, Measurements, measurements_of
 from lms.tf.measure.devices import Device
 from lms.tf.measure.lone_op import COPIED, LoneOp, lone_ops
-from lms.tf.measure.workspace import limit_in_force
 from lms.tf.nodes import COPY_IN
 from lms.tf.passes.compiled import is_compiled
-from lms.units import KIB, Bytes
+from lms.units import GIB, KIB, MIB, Bytes
 
-__all__ = ["is_worth_a_run", "measure_scratch", "with_reserved", "with_scratch"]
+__all__ = ["VARIABLE", "is_worth_a_run", "limit_workspace", "measure_scratch"]
+__all__ += ["with_reserved", "with_scratch", "workspace_limit"]
 
 # Ops are timed alone only if they make or read a tensor of at least 64 KiB.
 _LARGE = 64 * KIB
@@ -55,6 +70,16 @@ _CHUNKS = {"MemoryAllocation": 1, "MemoryDeallocation": -1}
 # reads and makes. A GPU's convolution takes at most 1.4 of these, as its workspace
 # (experiments/results/h200/findings.md, 1), and at most the workspace's limit.
 _USUAL_SHARE, _OF_CONVOLUTION = 0.5, 1.4
+
+VARIABLE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
+
+# The limit is at least 1/4 of the step's memory: some kernels take more than copies,
+# and the next step of the process may have larger convolutions.
+_WORKSPACE_PART = 4
+
+# Where copies do not fit, the limit is at least 1/16 of the step's memory: no step was
+# refused for that. In any case it is at most TensorFlow's own limit, 8 GiB.
+_WORKSPACE_LEAST, _WORKSPACE_MOST = 16, 8 * GIB
 
 
 def measure_scratch(
@@ -94,6 +119,44 @@ def measure_scratch(
     asks = bench.measured.asks
     named = {op.op.name: asks[op.key] for op in ops if op.key in asks}
     return found, named, {kind for kind, writes in forwards.items() if not writes}
+
+
+def workspace_limit(graph: GraphView, room: Bytes) -> int:
+    """The limit for a step in `room` bytes: whole MiB that one convolution may take.
+
+    Example:
+        >>> from lms.ir.graph import Op, Tensor
+        >>> def made(name, size, *inputs, **more):
+        ...     out = (Tensor(name=f"{name}:0", size=size * MIB),)
+        ...     return Op(name=name, inputs=inputs, outputs=out, **more)
+        >>> x, w = made("x", 40, type="Relu"), made("w", 10, type="Relu")
+        >>> y = made("y", 40, "x:0", "w:0", type="Conv3D", flops=8)
+        >>> graph = GraphView(ops=(x, w, y))  # 90 MiB of tensors, 100 of copies
+        >>> [workspace_limit(graph, room * MIB) for room in (1000, 200, 120)]
+        [250, 101, 30]
+    """
+    needs = [*_needs(graph)]
+    left = [room - own for copies, own in needs if copies + own > room]
+    if left:  # their kernels must not exceed `room`
+        return max(1, max(room // _WORKSPACE_LEAST, min(left)) // MIB)
+    largest = max((copies for copies, _ in needs), default=0)
+    return min(max(room // _WORKSPACE_PART, largest + MIB), _WORKSPACE_MOST) // MIB
+
+
+def limit_workspace(graph: GraphView, room: Bytes | None) -> None:
+    """Set the limit, if there is one and neither the user nor an earlier step did."""
+    if room is not None:
+        os.environ.setdefault(VARIABLE, str(workspace_limit(graph, room)))
+
+
+def _needs(graph: GraphView) -> Iterator[tuple[Bytes, Bytes]]:
+    """Yield (bytes of copies, bytes of tensors) of each convolution."""
+    for op in graph.ops:
+        if op.flops and "Conv" in op.type:
+            tensors = [*(graph.tensors[name] for name in op.inputs), *op.outputs]
+            sizes = [tensor.size for tensor in tensors if tensor.size]
+            if sizes:  # the filter twice, as some kernels have it
+                yield sum(sizes) + min(sizes), sum(sizes)
 
 
 def _trials_in_place(
@@ -236,7 +299,8 @@ def _forwards(op: Op, chunks: Sequence[tuple[str, int, Bytes]]) -> bool:
 def _usual(op: LoneOp, bench: Bench) -> Bytes:
     if bench.device.is_gpu and op.op.flops and "Conv" in op.op.type:
         bench.take_guards_off()  # the convolution runs first within a full step
-        return min(math.ceil(_OF_CONVOLUTION * op.moved), limit_in_force())
+        limit = int(os.environ.get(VARIABLE, _WORKSPACE_MOST // MIB)) * MIB
+        return min(math.ceil(_OF_CONVOLUTION * op.moved), limit)
     return math.ceil(_USUAL_SHARE * op.moved)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lms.tf.measure import bench, scratch, workspace
+from lms.tf.measure import bench, scratch
 
 pytestmark = pytest.mark.tf
 
@@ -64,7 +64,7 @@ def test_a_slow_first_call_counts_where_it_was_set_up_before(timing: Timing) -> 
 def test_a_convolution_that_cannot_run_alone_has_room_for_its_workspace(
     device: str, kind: str, limit: str, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(workspace.VARIABLE, limit)
+    monkeypatch.setenv(scratch.VARIABLE, limit)
     op: Any = SimpleNamespace(op=SimpleNamespace(type=kind, flops=1), moved=10 << 20)
     on, unguarded = SimpleNamespace(is_gpu=device == "GPU"), list[bool]()
     given: Any = SimpleNamespace(

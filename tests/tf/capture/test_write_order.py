@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from lms.tf.passes.write_order import with_writes
+from lms.tf.capture.ops import with_writes
 from tests.graphs import graph_of, make_op
 from tests.tf.steps import specialised
 

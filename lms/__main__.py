@@ -98,7 +98,18 @@ def _add_emulate(subcommands: Any) -> None:
         metavar="F",
         help="multiply all modelled times by F",
     )
-    _add_link_options(emulate)
+    group = emulate.add_argument_group("the link to the host, for copies of tensors")
+    group.add_argument(
+        "--link",
+        choices=LINKS,
+        metavar="NAME",
+        help=f"published rates of a link: one of {', '.join(LINKS)}",
+    )
+    group.add_argument(
+        "--h2d", type=_type(_rate), metavar="RATE", help="to the card, as 12GB/s"
+    )
+    group.add_argument("--d2h", type=_type(_rate), metavar="RATE", help="from the card")
+    group.add_argument("--latency", type=float, metavar="SECONDS", help="of each copy")
     emulate.add_argument("command", **_COMMAND)
     emulate.set_defaults(run=_emulate, parser=emulate)
 
@@ -151,7 +162,7 @@ def _add_plan(subcommands: Any) -> None:
     )
     plan.add_argument(
         "subject",
-        type=_type(_subject),
+        type=_type(lambda text: find_file(text) and text),  # before TensorFlow
         metavar="FILE.py:function",
         help="a function that returns a compiled Keras model and a batch: (x, y) as "
         "tf.TensorSpec or arrays",
@@ -271,21 +282,6 @@ def _doctor(options: argparse.Namespace) -> int:
     return doctor(as_json=options.json)
 
 
-def _add_link_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("the link to the host, for copies of tensors")
-    group.add_argument(
-        "--link",
-        choices=LINKS,
-        metavar="NAME",
-        help=f"published rates of a link: one of {', '.join(LINKS)}",
-    )
-    group.add_argument(
-        "--h2d", type=_type(_rate), metavar="RATE", help="to the card, as 12GB/s"
-    )
-    group.add_argument("--d2h", type=_type(_rate), metavar="RATE", help="from the card")
-    group.add_argument("--latency", type=float, metavar="SECONDS", help="of each copy")
-
-
 def _link(options: argparse.Namespace) -> LinkRates | None:
     parser: argparse.ArgumentParser = options.parser
     given, latency = (options.h2d, options.d2h), options.latency
@@ -329,12 +325,6 @@ def _rate(text: str) -> float:
             f"a rate must be bytes per second above 0, got {text!r}. Write 12GB/s."
         )
     return float(parse_size(text.removesuffix("/s"), name="rate"))
-
-
-def _subject(text: str) -> str:
-    """Check that the file exists before TensorFlow is imported."""
-    find_file(text)
-    return text
 
 
 if __name__ == "__main__":

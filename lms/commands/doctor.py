@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.text import Text
@@ -77,63 +78,58 @@ class Finding:
 def judge(facts: Facts) -> tuple[Finding, ...]:
     """Return all findings, topic by topic."""
     rules = (_versions, _tensorflow, _cuda, _device, _others, _pinned, _xla, _allocator)
-    return tuple(finding for rule in rules for finding in rule(facts))
+    found = (each for rule in rules for each in rule(facts))
+    return tuple(
+        Finding(topic=topic, verdict=verdict, text=text, advice=advice)
+        for verdict, topic, text, advice in found
+    )
 
 
-def _ok(topic: str, text: str) -> Finding:
-    return Finding(topic=topic, verdict=Verdict.OK, text=text)
+_Found: TypeAlias = tuple[Verdict, str, str, str]  # with topic, text and advice
 
 
-def _note(topic: str, text: str, advice: str) -> Finding:
-    return Finding(topic=topic, verdict=Verdict.NOTE, text=text, advice=advice)
-
-
-def _problem(topic: str, text: str, advice: str) -> Finding:
-    return Finding(topic=topic, verdict=Verdict.PROBLEM, text=text, advice=advice)
-
-
-def _versions(facts: Facts) -> Iterator[Finding]:
+def _versions(facts: Facts) -> Iterator[_Found]:
     for name, found in (("python", facts.python), *facts.packages):
         least, below = _NEEDED[name]
         range_ = f"at least {_dotted(least)} and below {_dotted(below)}"
         if found is None:
-            yield _problem(name, "not installed", "Run `pip install tflms`.")
+            yield Verdict.PROBLEM, name, "not installed", "Run `pip install tflms`."
         elif not least <= _numbers(found) < below:
             advice = f"tflms needs {range_}: install such a version."
-            yield _problem(name, found, advice)
+            yield Verdict.PROBLEM, name, found, advice
         else:
-            yield _ok(name, found)
+            yield Verdict.OK, name, found, ""
 
 
-def _tensorflow(facts: Facts) -> Iterator[Finding]:
+def _tensorflow(facts: Facts) -> Iterator[_Found]:
     if facts.installation is None:
         advice = "Run `python -c 'import tensorflow'` to see the whole error."
-        yield _problem("loading", facts.failure or "TensorFlow fails", advice)
+        yield Verdict.PROBLEM, "loading", facts.failure or "TensorFlow fails", advice
     elif facts.installation.backend != "tensorflow":
         text = f"Keras uses the backend '{facts.installation.backend}'"
-        yield _problem("backend", text, "Set KERAS_BACKEND=tensorflow.")
+        yield Verdict.PROBLEM, "backend", text, "Set KERAS_BACKEND=tensorflow."
 
 
-def _cuda(facts: Facts) -> Iterator[Finding]:
+def _cuda(facts: Facts) -> Iterator[_Found]:
     driver, there = facts.driver, facts.installation
     if there is None:
         return
     text = f"TensorFlow is built with CUDA {there.cuda}, cuDNN {there.cudnn}"
     if driver.version is None:
-        yield _ok("CUDA", f"{text}; there is no NVIDIA driver")
+        yield Verdict.OK, "CUDA", f"{text}; there is no NVIDIA driver", ""
         return
     newest = "" if driver.cuda is None else f" for CUDA {driver.cuda}"
     text = f"driver {driver.version}{newest}; {text}"
     if there.cuda is None:
-        yield _problem("CUDA", "TensorFlow is built without CUDA", _INSTALL)
+        yield Verdict.PROBLEM, "CUDA", "TensorFlow is built without CUDA", _INSTALL
     elif driver.cuda and _numbers(driver.cuda)[0] < _numbers(there.cuda)[0]:
         # Within one major version CUDA runs on older drivers.
-        yield _problem("CUDA", text, "Install a newer NVIDIA driver.")
+        yield Verdict.PROBLEM, "CUDA", text, "Install a newer NVIDIA driver."
     else:
-        yield _ok("CUDA", text)
+        yield Verdict.OK, "CUDA", text, ""
 
 
-def _device(facts: Facts) -> Iterator[Finding]:
+def _device(facts: Facts) -> Iterator[_Found]:
     there = facts.installation
     if there is None:
         return
@@ -144,36 +140,36 @@ def _device(facts: Facts) -> Iterator[Finding]:
             number = _dotted(there.capability)
             advice = "The first run compiles all kernels for tens of minutes, or fails."
             text += f", which has no code for its compute capability {number}"
-            yield _note("device", text, advice)
+            yield Verdict.NOTE, "device", text, advice
         else:
-            yield _ok("device", text)
+            yield Verdict.OK, "device", text, ""
     elif facts.driver.gpus:
         hidden = facts.variable("CUDA_VISIBLE_DEVICES")
         if hidden is None:
             text = f"{len(facts.driver.gpus)} GPUs are here, TensorFlow sees none"
-            yield _problem("device", text, _INSTALL)
+            yield Verdict.PROBLEM, "device", text, _INSTALL
         else:
             text = f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs from TensorFlow"
-            yield _note("device", text, "Unset it to train on a GPU.")
+            yield Verdict.NOTE, "device", text, "Unset it to train on a GPU."
     else:
         why = f" (NVML: {facts.driver.reason})" if facts.driver.reason else ""
         text = f"no GPU{why}: nothing is planned, Keras trains as ever"
-        yield _note("device", text, _EMULATE)
+        yield Verdict.NOTE, "device", text, _EMULATE
 
 
-def _others(facts: Facts) -> Iterator[Finding]:
+def _others(facts: Facts) -> Iterator[_Found]:
     for number, gpu in enumerate(facts.driver.gpus):
         if gpu.memory is None or gpu.used is None:
             continue
         text = f"{format_bytes(gpu.used)} of {format_bytes(gpu.memory)} are in use"
         if gpu.used > gpu.memory // _FREE:
             advice = "End other programs (`nvidia-smi` lists them), or set a budget."
-            yield _note(f"GPU {number}", f"{gpu.name}: {text}", advice)
+            yield Verdict.NOTE, f"GPU {number}", f"{gpu.name}: {text}", advice
         else:
-            yield _ok(f"GPU {number}", f"{gpu.name}: {text}")
+            yield Verdict.OK, f"GPU {number}", f"{gpu.name}: {text}", ""
 
 
-def _pinned(facts: Facts) -> Iterator[Finding]:
+def _pinned(facts: Facts) -> Iterator[_Found]:
     """Check free RAM and the limit of pinned memory, where offloaded tensors lie."""
     free, there = facts.host_free, facts.installation
     written = facts.variable(PINNED_VARIABLE) if there and there.gpus else None
@@ -181,47 +177,57 @@ def _pinned(facts: Facts) -> Iterator[Finding]:
     text = f"{format_bytes(free or 0)} of RAM are free"
     if free is None:
         advice = "Swapped tensors need RAM: see `python -m lms plan`."
-        yield _note("host", "free RAM is unknown", advice)
+        yield Verdict.NOTE, "host", "free RAM is unknown", advice
     elif written is not None and not is_number(written):
         advice = f"Write {PINNED_VARIABLE} as a whole number of MiB."
-        yield _problem("host", f"{PINNED_VARIABLE}={written} is not a number", advice)
+        yield (
+            Verdict.PROBLEM,
+            "host",
+            f"{PINNED_VARIABLE}={written} is not a number",
+            advice,
+        )
     elif written is not None and limit < free:
         text = f"{text}, {format_bytes(limit)} may be pinned for swapped tensors"
-        yield _note("host", text, f"Unset {PINNED_VARIABLE} where plans need more.")
+        yield (
+            Verdict.NOTE,
+            "host",
+            text,
+            f"Unset {PINNED_VARIABLE} where plans need more.",
+        )
     else:
-        yield _ok("host", f"{text} for swapped tensors")
+        yield Verdict.OK, "host", f"{text} for swapped tensors", ""
 
 
-def _xla(facts: Facts) -> Iterator[Finding]:
+def _xla(facts: Facts) -> Iterator[_Found]:
     flags = facts.variable("TF_XLA_FLAGS") or ""
     clustered = re.search(r"tf_xla_auto_jit=([12]|fusible)", flags)
     if clustered or "tf_xla_cpu_global_jit" in flags:
         text = f"TF_XLA_FLAGS={flags} clusters ops: tensors inside cannot be swapped"
-        yield _problem("XLA", text, "Unset it.")
+        yield Verdict.PROBLEM, "XLA", text, "Unset it."
     elif facts.installation is not None and facts.installation.gpus:
         text = 'Keras turns it on (jit_compile="auto"), LMSCallback turns it off'
         advice = "To compare step times, compile models with jit_compile=False."
-        yield _note("XLA", text, advice)
+        yield Verdict.NOTE, "XLA", text, advice
     else:
-        yield _ok("XLA", "off: Keras turns it on only where there is a GPU")
+        yield Verdict.OK, "XLA", "off: Keras turns it on only where there is a GPU", ""
 
 
-def _allocator(facts: Facts) -> Iterator[Finding]:
+def _allocator(facts: Facts) -> Iterator[_Found]:
     there = facts.installation
     if there is None or not there.gpus:
         return
     name = facts.variable("TF_GPU_ALLOCATOR")
     if name:
         text = f"TF_GPU_ALLOCATOR={name}: peaks are predicted for the default allocator"
-        yield _note("allocator", text, "Unset it, so that predictions hold.")
+        yield Verdict.NOTE, "allocator", text, "Unset it, so that predictions hold."
     elif there.growth:
         text = (
             "GPU memory grows on demand; a planned step takes its whole budget at once"
         )
         advice = "Turn memory growth off (TF_FORCE_GPU_ALLOW_GROWTH, set_memory_growth)"
-        yield _note("allocator", text, f"{advice} for the largest models.")
+        yield Verdict.NOTE, "allocator", text, f"{advice} for the largest models."
     else:
-        yield _ok("allocator", "best fit, all memory taken at once")
+        yield Verdict.OK, "allocator", "best fit, all memory taken at once", ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

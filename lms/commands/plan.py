@@ -73,9 +73,7 @@ def plan(request: Request) -> int:
     Raises:
         ValueError: If the subject or the path of a file is invalid.
     """
-    for path in filter(None, (request.json, request.figure, request.output)):
-        _check_file(path)
-    _check_format(request.figure)
+    _check_files(request)
     settings = read_settings(
         budget=request.budget,
         thresholds={} if request.planner == "threshold" else None,
@@ -114,23 +112,24 @@ def _console() -> Console:
     return console
 
 
-def _check_file(path: Path) -> None:
-    if path.is_dir():
-        raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(
-            f"`{path}` must be in an existing folder, got '{path.parent}'. Make it."
-        )
-
-
-def _check_format(figure: Path | None) -> None:
-    if figure is not None and figure.suffix.lower() != ".png":
+def _check_files(request: Request) -> None:
+    for path in filter(None, (request.json, request.figure, request.output)):
+        if path.is_dir():
+            raise ValueError(
+                f"`{path}` must be a file, got a folder. Name a file in it."
+            )
+        if not path.absolute().parent.is_dir():
+            raise ValueError(
+                f"`{path}` must be in an existing folder, got '{path.parent}'. Make it."
+            )
+    if (figure := request.figure) is None:
+        return
+    if figure.suffix.lower() != ".png":
         raise ValueError(
             f"`{figure}` must end with .png, got {figure.suffix or 'no ending'!r}. "
             "Figures are drawn as PNG."
         )
-    if figure is not None:
-        import lms.report.lanes_figure  # noqa: F401 - needs an extra
+    import lms.report.lanes_figure  # noqa: F401 - needs an extra
 
 
 def _captured(request: Request, subject: Subject, settings: Settings) -> Captured:

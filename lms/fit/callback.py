@@ -69,15 +69,6 @@ class FunctionHook:
         Raises:
             ValueError: If another callback of the same `fit` has installed its own.
         """
-        self._refuse_another()
-        run = self._predict if self._kind == "predict" else self._run_steps
-        setattr(self._model, self._name, run)
-        self._is_new = True
-        own = self._model.__dict__
-        self._others = own.get(self._maker)  # set by `DataParallel`
-        own[self._maker] = self._make
-
-    def _refuse_another(self) -> None:
         other = getattr(self._model.__dict__.get(self._maker), "__self__", None)
         if isinstance(other, FunctionHook) and other is not self:
             other.remove()
@@ -85,6 +76,12 @@ class FunctionHook:
                 "`callbacks` must hold one LMSCallback, got two: both would plan the "
                 "same step. Leave one."
             )
+        run = self._predict if self._kind == "predict" else self._run_steps
+        setattr(self._model, self._name, run)
+        self._is_new = True
+        own = self._model.__dict__
+        self._others = own.get(self._maker)  # set by `DataParallel`
+        own[self._maker] = self._make
 
     def remove(self) -> None:
         """Restore Keras's function unless the model was recompiled; may be repeated."""

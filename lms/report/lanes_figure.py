@@ -69,7 +69,15 @@ def draw_lanes(
         >>> path.exists()
         True
     """
-    _check(timelines)
+    if not 1 <= len(timelines) <= 4:
+        raise ValueError(
+            f"`timelines` must be one to 4, got {len(timelines)}. Draw more figures."
+        )
+    for label, timeline in timelines:
+        if not timeline.intervals:
+            raise ValueError(
+                f"timeline {label!r} must have an op or copy, got none. Leave it out."
+            )
     height = 1.15 + 2.5 * len(timelines)
     figure = new_figure(10.0, height, title=title, note=note)
     rows = figure.subplots(
@@ -87,18 +95,6 @@ def draw_lanes(
     rows[-1].set_xlabel("seconds from the start of the step", fontsize=FONT, color=INK)
     _explain(rows[0])
     save(figure, Path(path))
-
-
-def _check(timelines: Sequence[tuple[str, Timeline]]) -> None:
-    if not 1 <= len(timelines) <= 4:
-        raise ValueError(
-            f"`timelines` must be one to 4, got {len(timelines)}. Draw more figures."
-        )
-    for label, timeline in timelines:
-        if not timeline.intervals:
-            raise ValueError(
-                f"timeline {label!r} must have an op or copy, got none. Leave it out."
-            )
 
 
 def _draw_busy(axes: Axes, label: str, timeline: Timeline, longest: Seconds) -> None:

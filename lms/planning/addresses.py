@@ -54,11 +54,10 @@ def place(
     each = spans(turns)
     if not each:
         return Placed(height=0, addresses={})
-    gap = pool.spacer
     sizes, starts, ends = (
         [span[column] for span in each.values()] for column in range(3)
     )
-    packed = pack(sizes, starts, ends, room, tries=tries, gap=gap, again=again)
+    packed = pack(sizes, starts, ends, room, tries=tries, gap=pool.spacer, again=again)
     if packed is None:
         return None
     addresses = dict(zip(each, packed.offsets, strict=True))

@@ -222,7 +222,11 @@ def _walk_within(
         return None
     course = _course(graph, outline, movable, rules.leaving, below)
     drops: dict[int, set[int]] = defaultdict(set)
-    leave, walks = _leaving(graph, outline.step_at, rules.leaving), rules.walks
+    number = {buffer.root: i for i, buffer in enumerate(buffers(graph))}
+    place = {op.name: i for i, op in enumerate(graph.ops)} if rules.leaving else {}
+    leaving = rules.leaving.items()
+    due = ((outline.step_at[place[name]], number[root]) for root, name in leaving)
+    leave, walks = sorted(due, reverse=True), rules.walks  # the first step last
     compacted: set[int] = set()
     walk, failed = None, None
     for _ in range(TUNING.eviction_rounds):
@@ -239,16 +243,6 @@ def _walk_within(
         for number, buffers_out in walk.late.items():
             drops[number] |= buffers_out
     return walk if failed is None else None
-
-
-def _leaving(
-    graph: GraphView, step_at: Sequence[int], leaving: Mapping[str, str]
-) -> list[tuple[int, int]]:
-    """Return (step from which a buffer is to leave, buffer), the first step last."""
-    number = {buffer.root: i for i, buffer in enumerate(buffers(graph))}
-    place = {op.name: i for i, op in enumerate(graph.ops)} if leaving else {}
-    found = ((step_at[place[name]], number[root]) for root, name in leaving.items())
-    return sorted(found, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)

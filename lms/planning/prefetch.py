@@ -18,26 +18,18 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapPlan
-from lms.ir.resolved import ResolvedPlan, ResolvedSwapIn, resolve
+from lms.ir.resolved import ResolvedPlan, resolve
 from lms.planning.problem import Speeds
 from lms.planning.tuning import TUNING
 from lms.units import Bytes
 
-__all__ = ["EarlyPlan", "copy_in_time", "start_in_time"]
-
-
-class EarlyPlan(NamedTuple):
-    """A plan with earlier swap-ins, and its peaks in bytes, region by region."""
-
-    plan: SwapPlan
-    peaks: Sequence[Bytes]
+__all__ = ["copy_in_time", "start_in_time"]
 
 
 def copy_in_time(
@@ -48,7 +40,7 @@ def copy_in_time(
     usage: tuple[Sequence[Bytes], Bytes],
     judge: Callable[[SwapPlan], Sequence[Bytes] | None],
     tries: int = len(TUNING.early_tries),
-) -> tuple[EarlyPlan, ...]:
+) -> list[tuple[SwapPlan, Sequence[Bytes]]]:
     """Start swap-ins in time, where the allocator can place them.
 
     Args:
@@ -61,9 +53,10 @@ def copy_in_time(
         tries: Number of `TUNING.early_tries` that are tried.
 
     Returns:
-        Plans with earlier copies that the judge accepts, without equal ones.
+        Plans with earlier copies that the judge accepts, without equal ones; each with
+        its peaks.
     """
-    options: list[EarlyPlan] = []
+    options: list[tuple[SwapPlan, Sequence[Bytes]]] = []
     for slack, percent in TUNING.early_tries[:tries]:
         used, capacity = usage
         room = capacity * percent // 100
@@ -73,14 +66,14 @@ def copy_in_time(
         placed = _placed(plan, wanted, judge)
         if placed is not None and placed not in options:
             options.append(placed)
-    return tuple(options)
+    return options
 
 
 def _placed(
     plan: SwapPlan,
     wanted: SwapPlan,
     judge: Callable[[SwapPlan], Sequence[Bytes] | None],
-) -> EarlyPlan | None:
+) -> tuple[SwapPlan, Sequence[Bytes]] | None:
     """Accept the wanted triggers that the judge accepts, by halving."""
     changes = [
         ((i, k), copy.trigger)
@@ -89,7 +82,7 @@ def _placed(
         if copy.trigger is not None and copy != before.swap_ins[k]
     ]
     accepted: dict[tuple[int, int], str] = {}
-    found: EarlyPlan | None = None
+    found: tuple[SwapPlan, Sequence[Bytes]] | None = None
     pending = [changes] if changes else []
     plays = max(TUNING.early_plays, TUNING.early_effort_ops // max(1, len(plan.order)))
     while pending and plays:
@@ -98,7 +91,7 @@ def _placed(
         option = _with_triggers(plan, {**accepted, **dict(part)})
         if (peaks := judge(option)) is not None:
             accepted.update(part)
-            found = EarlyPlan(option, peaks)
+            found = option, peaks
         elif len(part) > 1:
             half = len(part) // 2
             pending += [part[half:], part[:half]]
@@ -140,8 +133,7 @@ def start_in_time(
         The plan with earlier triggers, where bytes are free.
     """
     resolved = resolve(graph, plan)
-    boundaries = resolved.chain
-    returns = _returns(resolved)
+    boundaries, returns = resolved.chain, _returns(resolved)
     _want(returns, plan, speeds, boundaries, slack)
     used = np.array(usage, np.int64)
     for copy in returns:
@@ -162,26 +154,20 @@ def _returns(resolved: ResolvedPlan) -> list[_Return]:
         gone = swap.leaves
         for k, copy in enumerate(swap.swap_ins):
             if copy.trigger is not None:
+                # `copy.starts` may be earlier: at the next op, behind the chain's end.
+                link = bisect_right(resolved.chain, copy.trigger)
+                following = resolved.chain[link : link + 1]
                 returns.append(
                     _Return(
                         key=(i, k),
                         size=swap.buffer.size,
                         first_read=copy.first_read,
-                        starts=_next_begin(resolved, copy, copy.trigger),
+                        starts=min((copy.first_read, *following)),
                         earliest=gone,
                     )
                 )
             gone = copy.last_read + 1
     return sorted(returns, key=lambda copy: copy.first_read)
-
-
-def _next_begin(resolved: ResolvedPlan, copy: ResolvedSwapIn, trigger: int) -> int:
-    """Return the chained op after a trigger, or the copy's first reader if earlier.
-
-    `ResolvedSwapIn.starts` may be earlier: at the next op, where the chain has ended.
-    """
-    link = bisect_right(resolved.chain, trigger)
-    return min((copy.first_read, *resolved.chain[link : link + 1]))
 
 
 def _want(

@@ -113,8 +113,12 @@ def read_settings(
     _check_names(knobs)
     thresholds, recompute = knobs.get("thresholds"), knobs.get("recompute")
     rule = None if thresholds is None else _thresholds(thresholds)
-    if rule is not None and budget is not None:
-        _refuse_two_aims(rule)
+    given = {} if rule is None or budget is None else rule.numbers
+    if name := next((name for name, value in given.items() if value is not None), ""):
+        raise ValueError(
+            f"`{name}` must not be given together with a budget: thresholds fix "
+            "the swaps, a budget lets lms choose them. Give one of them."
+        )
     _check_recompute(recompute, by_rule=rule is not None)
     plan, replan = knobs.get("plan"), knobs.get("replan", False)
     _check_replan(replan)
@@ -173,25 +177,17 @@ def _thresholds(given: object) -> Thresholds:
             )
     for name in LEAST.keys() & values.keys():
         _check_count(name, values[name], least=LEAST[name])
-    _check_levels(values.get("serialization", ()))
+    levels = values.get("serialization", ())
+    _check_levels(levels)
     size = values.get("serialization_by_size")
     return Thresholds(
         **{name: values.get(name) for name in LEAST},
         sync_mode=SyncMode.parse(values.get("sync_mode", SyncMode.OFF)),
-        serialization=tuple(values.get("serialization", ())),
+        serialization=tuple(levels),
         serialization_by_size=(
             parse_size(size, name="serialization_by_size") if size else 0
         ),
     )
-
-
-def _refuse_two_aims(rule: Thresholds) -> None:
-    for name, value in rule.numbers.items():
-        if value is not None:
-            raise ValueError(
-                f"`{name}` must not be given together with a budget: thresholds fix "
-                "the swaps, a budget lets lms choose them. Give one of them."
-            )
 
 
 def _size(value: int | str | None, name: str) -> int | None:

@@ -1,5 +1,6 @@
 """Copies in time: worked out by hand, then laws on random graphs."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hypothesis import given
@@ -11,7 +12,7 @@ from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.hardware import Costs, Hardware
 from lms.planning.candidates import movable
 from lms.planning.eviction import least_room
-from lms.planning.prefetch import EarlyPlan, copy_in_time, start_in_time
+from lms.planning.prefetch import copy_in_time, start_in_time
 from lms.planning.problem import Speeds
 from lms.simulation.executor import simulate
 from lms.simulation.memory import (
@@ -48,7 +49,7 @@ def speeds_of(graph: GraphView, seconds: float = 1.0) -> Speeds:
 
 def early_plans(
     graph: GraphView, plan: SwapPlan, speeds: Speeds
-) -> tuple[EarlyPlan, ...]:
+) -> list[tuple[SwapPlan, Sequence[int]]]:
     """Return plans that fit in ample memory."""
     used = allocator_curve(graph, plan, AMPLE)
     assert used is not None

@@ -147,15 +147,20 @@ class PreparedStep:
                 raise
             except BaseException as error:
                 on_host = failures.ran_out_on_host(error)
-                if on_host or not (failures.ran_out(error) and self._may_go_on(kept)):
-                    is_undone = kept and not self.commit_flag.begun
+                ran_out = failures.ran_out(error)
+                is_undone = kept and not self.commit_flag.begun
+                self.failures += ran_out and not on_host
+                # A plan may help; or ops in another order, a few times.
+                again = self.held_back is not None and self.failures < _ATTEMPTS
+                may_go_on = self.can_be_planned or (again and is_undone)
+                if on_host or not (ran_out and may_go_on):
                     if is_undone:
                         self._put_back(values)
                     if on_host:
                         words = failures.first_words(error)
                         said = failures.host_is_full(words, is_undone)
                         raise HostMemoryError(said) from error
-                    if self.held_back is not None and failures.ran_out(error):
+                    if self.held_back is not None and ran_out:
                         if not is_undone:
                             self.held_back.add_note(failures.NOT_UNDONE)
                         raise self.held_back from error
@@ -181,13 +186,6 @@ class PreparedStep:
         if received is None:
             raise _Moved
         return self.rebuilt(received)
-
-    def _may_go_on(self, kept: bool) -> bool:  # noqa: FBT001 - whether it can be undone
-        """Count a failure; tell whether a plan, or ops in another order, may help."""
-        self.failures += 1
-        is_undone = kept and not self.commit_flag.begun
-        again = self.held_back is not None and self.failures < _ATTEMPTS and is_undone
-        return self.can_be_planned or again
 
     def _put_back(self, values: Sequence[Any]) -> None:
         try:

@@ -244,7 +244,8 @@ def flops_of(graph: GraphView, op: Op, equation: str = "") -> int:
     if kind == "Einsum" and "." not in equation:
         return _einsum(equation, first, second)
     if "MatMul" in kind and first and made:
-        return 2 * math.prod(made) * _contracted(first, made)
+        rows = made[-2] if len(made) > 1 else 1
+        return 2 * math.prod(made) * (math.prod(first[-2:]) // max(1, rows))
     return 0
 
 
@@ -261,12 +262,6 @@ def _einsum(equation: str, first: tuple[int, ...], second: tuple[int, ...]) -> i
     if [len(labels) for labels in told] != [len(first), len(second)]:
         return 0
     return 2 * math.prod(dict(zip("".join(told), first + second, strict=True)).values())
-
-
-def _contracted(left: tuple[int, ...], made: tuple[int, ...]) -> int:
-    """Return the length of the axis that a matrix product sums over."""
-    rows = made[-2] if len(made) > 1 else 1
-    return math.prod(left[-2:]) // max(1, rows)
 
 
 def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:

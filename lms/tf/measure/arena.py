@@ -28,7 +28,7 @@ import tensorflow as tf
 from lms.simulation.allocator import SmallPool, rounded_up
 from lms.simulation.turns import CHUNK
 from lms.tf import compat
-from lms.tf.measure.devices import MOST_FILLERS, Device, fillers_of, nothing
+from lms.tf.measure.devices import Device, fillers_of, nothing
 from lms.units import Bytes
 
 __all__ = ["Arena", "seal"]
@@ -166,7 +166,7 @@ class Arena:
             MemoryError: If too little is free in one piece.
         """
         least = rounded_up(self.below)
-        fillers = fillers_of(self._half, least=least, count=MOST_FILLERS)
+        fillers = fillers_of(self._half, least=least)
         own, fences = Counter(self.chunks), list[Any]()
         for size, filler in fillers:
             own[size] -= 1

@@ -30,7 +30,7 @@ from lms.tf.measure.devices import Device, sync_devices
 from lms.tf.measure.lone_op import LoneOp, built
 from lms.units import GIB, Bytes, Seconds
 
-__all__ = ["Bench", "Measurements", "keep_measurements", "measurements_of"]
+__all__ = ["TIMES", "Bench", "Measurements", "keep_measurements", "measurements_of"]
 __all__ += ["seconds_of"]
 
 _KIND = "measured"
@@ -44,7 +44,7 @@ _AGAIN = 4
 
 # An op of unknown scratch runs alone only if 3 times the bytes that it reads and makes
 # are free; 1.1 times its bytes if all are known.
-_TIMES, _SPARE = 3, 1.1
+TIMES, _SPARE = 3, 1.1
 
 # Free chunks for constants that functions of one op hold: 1,024 of 256 bytes. Elsewhere
 # constants that stay behind would fragment the memory that is planned.
@@ -166,10 +166,6 @@ class Bench:
         self._pool = self.device.keep_pool(_LEFT_BEHIND)
         return self.device.free_bytes
 
-    def share_with_room(self, op: LoneOp) -> float:
-        """The share of an op's rows that has room, whatever its scratch."""
-        return self.free / _TIMES / op.moved
-
     def fits(self, size: Bytes) -> bool:
         """Tell whether tensors of these bytes in sum have room."""
         return _SPARE * size <= self.free
@@ -188,7 +184,7 @@ class Bench:
             return op.moved <= self.free
         scratch = self.measured.scratch.get(op.key)
         if scratch is None:
-            return op.moved * _TIMES <= self.free
+            return op.moved * TIMES <= self.free
         return self.fits(op.moved + scratch)
 
     def tried(self, ask: Callable[[], T]) -> T | None:

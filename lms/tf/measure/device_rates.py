@@ -17,8 +17,7 @@ from lms.tf.measure.bench import measurements_of, seconds_of
 from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import available_host_bytes
 from lms.tf.measure.lone_op import built
-from lms.tf.nodes import COPY_OUT
-from lms.tf.passes.host_variables import COPY_IN
+from lms.tf.nodes import COPY_IN, COPY_OUT
 from lms.units import KIB, MIB, Seconds, format_bytes
 
 __all__ = ["measure_hardware", "small_kernel_seconds"]

@@ -24,7 +24,7 @@ from lms.tf import compat
 from lms.units import MIB
 
 __all__ = ["Device", "DeviceMemory", "find_device", "memory_grows", "planned_on"]
-__all__ += ["MOST_FILLERS", "fillers_of", "nothing", "read_installation"]
+__all__ += ["fillers_of", "nothing", "read_installation"]
 __all__ += ["say_what_is_not_planned", "sync_devices"]
 
 _LOG = logging.getLogger("lms")
@@ -32,7 +32,7 @@ _LOG = logging.getLogger("lms")
 _POLLS, _POLL_SECONDS = 10, 0.1
 
 # Chunks are multiples of 256 bytes. The 1,024 largest free fragments are filled.
-_CHUNK, MOST_FILLERS = 256, 1024
+_CHUNK, _FILLERS = 256, 1024
 
 # Bytes left free when memory is taken at once: the driver has less than it reports.
 _SPARE = 64 * MIB
@@ -179,7 +179,7 @@ class Device:
         try:
             with tf.device(self.name):
                 # Else a guard chunk would lie in a free fragment, not behind its chunk.
-                fillers = fillers_of(small_pool.bytes, least=_CHUNK, count=MOST_FILLERS)
+                fillers = fillers_of(small_pool.bytes, least=_CHUNK)
                 chunks, walls = [], []
                 for size in small_pool.sizes:
                     chunks.append(nothing(size))
@@ -212,14 +212,14 @@ class Device:
         most = min(most, (self.limit - now) // 2)
         try:
             with tf.device(self.name):
-                fillers = fillers_of(most, least=least, count=MOST_FILLERS)
+                fillers = fillers_of(most, least=least)
         except (tf.errors.OpError, ValueError):
             return ()
         return tuple(size for size, _ in fillers)
 
 
-def fillers_of(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:
-    """Fill the `count` largest free fragments; returns falling sizes with tensors.
+def fillers_of(most: int, *, least: int) -> list[tuple[int, Any]]:
+    """Fill the largest free fragments; returns falling sizes with tensors.
 
     Only fragments of `least` to `most` bytes; `most` bytes are taken for a moment.
     """
@@ -231,7 +231,7 @@ def fillers_of(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:
     def lies_at_end(size: int) -> bool:
         return compat.address_of(nothing(size)) == end
 
-    while len(fillers) < count:
+    while len(fillers) < _FILLERS:
         sizes = range(_CHUNK, most + 1, _CHUNK)
         size = _CHUNK * bisect_left(sizes, x=True, key=lies_at_end)
         if size < least:

@@ -23,7 +23,7 @@ from lms.machine.hardware import moved_bytes
 from lms.tf import compat
 from lms.tf.capture.ops import CONSTANT, RESERVED, RESERVES
 from lms.tf.lowering import TracedStep
-from lms.tf.nodes import bytes_of
+from lms.tf.nodes import OPAQUE, bytes_of, full_name, index_of
 
 __all__ = ["COPIED", "LoneOp", "built", "forget_functions", "lone_ops"]
 
@@ -77,9 +77,9 @@ class LoneOp:
                 continue
             kept[name] = _bare(nodes[name])
             for i, source in enumerate(kept[name].input):
-                full = source if ":" in source else f"{source}:0"
+                full = full_name(source)
                 tensor = graph.tensors[full]
-                if tensor.dtype in ("resource", "variant", "string"):
+                if tensor.dtype in OPAQUE:
                     return None
                 producer = graph.by_name[op_of(full)]
                 if producer.type in ("Shape", "ShapeN"):
@@ -245,7 +245,7 @@ def forget_functions() -> None:
 def _has_other_values(producer: Op, tensor: str) -> bool:
     """Tell whether a tensor must not be made up, or its size is not known."""
     if producer.type in RESERVES:
-        return int(tensor.rpartition(":")[2]) >= RESERVED
+        return index_of(tensor) >= RESERVED
     return producer.varies or producer.from_host
 
 
@@ -306,8 +306,7 @@ def _unnamed(node: compat.NodeDef) -> bytes:
 
 
 def _shape_constant(graph: GraphView, producer: Op, full: str) -> compat.NodeDef:
-    index = int(full.rpartition(":")[2])
-    shape = graph.tensors[producer.inputs[index]].shape
+    shape = graph.tensors[producer.inputs[index_of(full)]].shape
     name = full.replace(":", "_") + "_value"
     made = graph.tensors[full]
     return compat.constant(name, shape, tf.as_dtype(made.dtype))

@@ -47,7 +47,7 @@ from lms.report.progress import track
 from lms.tf import compat
 from lms.tf.capture.ops import COLLECTIVE, LOOPS, RESERVED, RESERVES
 from lms.tf.lowering import TracedStep
-from lms.tf.measure.bench import Bench, Measurements, measurements_of
+from lms.tf.measure.bench import TIMES, Bench, Measurements, measurements_of
 from lms.tf.measure.devices import Device
 from lms.tf.measure.lone_op import COPIED, LoneOp, lone_ops
 from lms.tf.nodes import COPY_IN
@@ -311,7 +311,7 @@ def _by_first_rows(
 
     The bench writes what it measures of these rows into `known`.
     """
-    part, tried = bench.share_with_room(op), list[tuple[float, Bytes]]()
+    part, tried = bench.free / TIMES / op.moved, list[tuple[float, Bytes]]()
     for rows in (part, part / 2):  # some scratch is the same for any rows
         if (found := op.first_rows(rows)) is None:
             return None

@@ -49,15 +49,12 @@ def _calls(graph: Nodes, step: Step) -> Iterator[tuple[compat.NodeDef, "_Body"]]
     functions = {f.signature.name: f for f in graph.library.function}
     kept = {source_of(name) for name in step.outputs} | step.fixed
     for call in graph:
-        function = functions.get(_called(call))
+        function = functions.get(compat.attribute(call, "f").func.name)
         if is_compiled(call) and call.name not in kept and function is not None:
             body = _Body(function)
-            if body.can_be_opened and body.hands_on:
+            taken_out = body.reads or not set(body.results).isdisjoint(body.arguments)
+            if taken_out and body.can_be_opened:
                 yield call, body
-
-
-def _called(node: compat.NodeDef) -> str:
-    return compat.attribute(node, "f").func.name
 
 
 class _Body:
@@ -84,11 +81,6 @@ class _Body:
             return False
         reads_arguments = handles.issuperset(self.reads.values())
         return reads_arguments and handles.isdisjoint(self.results)
-
-    @property
-    def hands_on(self) -> bool:
-        """Tell whether there is anything to take out."""
-        return bool(self.reads) or any(name in self.arguments for name in self.results)
 
     def is_computed(self, result: str) -> bool:
         """Tell whether a result is neither an argument nor a variable's value."""

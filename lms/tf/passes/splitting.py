@@ -277,7 +277,8 @@ def _grown(
                 fitting = (
                     cut
                     for cut in step.of(other, parts)
-                    if _fits(other, cut, axes) and step.holds(other, cut, parts)
+                    if all(axes.get(n, at) == at for n, at in _axes(other, cut))
+                    and step.holds(other, cut, parts)
                 )
                 if (chosen := next(fitting, None)) is not None:
                     found[other.name] = chosen
@@ -288,10 +289,6 @@ def _grown(
 def _axes(op: Op, cut: Cut) -> Iterator[tuple[str, int | None]]:
     yield from zip(op.inputs, cut.inputs, strict=True)
     yield from zip((t.name for t in op.outputs), cut.outputs, strict=True)
-
-
-def _fits(op: Op, cut: Cut, axes: Mapping[str, int]) -> bool:
-    return all(axes.get(name, axis) == axis for name, axis in _axes(op, cut))
 
 
 def _left(

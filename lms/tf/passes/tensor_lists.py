@@ -198,9 +198,11 @@ class ListFinder:
             return None
         return None if self._nodes[source_of(name)].op == COPY_OUT else name
 
-    def _filled(self, fill: compat.NodeDef, enter: compat.NodeDef) -> int:
-        """Return bytes of all elements that `fill` puts in; of one if unknown."""
-        rounds = self._elements(fill, enter) or 1
+    def _filled(
+        self, fill: compat.NodeDef, enter: compat.NodeDef, *, unknown: int = 1
+    ) -> int:
+        """Return bytes of all elements that `fill` puts in; of `unknown` if unknown."""
+        rounds = self._elements(fill, enter) or unknown
         return rounds * rounded_up(self._bytes(fill.input[_FILLS[fill.op]]))
 
     def _emptied(self, fill: compat.NodeDef) -> str:
@@ -218,9 +220,8 @@ class ListFinder:
         whole = dict(made)
         for fill, enter in entries.items():
             node = self._nodes[fill]
-            element = rounded_up(self._bytes(node.input[_FILLS[node.op]]))
-            count = self._elements(node, enter) or 0
-            whole[enter.name] = max(whole.get(enter.name, 0), count * element)
+            filled = self._filled(node, enter, unknown=0)
+            whole[enter.name] = max(whole.get(enter.name, 0), filled)
         found: dict[str, int] = {}
         for zeros in self._ordered:
             if zeros.op != "ZerosLike" or not self._is_list(zeros):

@@ -225,7 +225,9 @@ class _Rewriter:
             for turn, each in turns.get(name, ()):
                 waits = self._space(each, waits)
                 if turn.copy is not None:
-                    copy = self._name_of(*turn.copy)
+                    swap, number = turn.copy
+                    root = self.plan.swaps[swap].buffer.root
+                    copy = f"lms/{swap}/{op_of(root)}/in{number}"
                     nodes.wait(self._starts[copy], waits)
                     waits = [f"{copy}/settled"]
             waits += self._settled.get(i, ())
@@ -287,15 +289,16 @@ class _Rewriter:
         types = {"T": dtype, "out_type": tf.int32}
         return self.nodes.make(name, "Shape", inputs, device, **types).name
 
-    def _name_of(self, swap: int, copy: int) -> str:
-        return f"lms/{swap}/{op_of(self.plan.swaps[swap].buffer.root)}/in{copy}"
-
     def _space(self, spacers: Sequence[Spacer], waits: list[str]) -> list[str]:
         """Take spacers and give them back in order; returns what to wait for."""
         for spacer in spacers:
             name, device = f"lms/spacer{spacer.number}", self._device
             if spacer.size:
-                rows = self._rows_of(spacer.size, device).name
+                count = spacer.size // CHUNK  # of rows: TensorFlow counts to 2^31
+                rows = f"lms/rows{count}"
+                if self.nodes.get(rows) is None:
+                    shape = [count, CHUNK]
+                    self.nodes.add(compat.constant(rows, shape, tf.int32, device))
                 inputs = [rows, *(f"^{each}" for each in waits)]
                 self.nodes.make(name, "Empty", inputs, device, dtype=tf.uint8)
                 self._spacers[spacer.number] = None
@@ -304,14 +307,6 @@ class _Rewriter:
                 del self._spacers[spacer.number]
                 waits = [self._touch(f"{name}/keep", name, tf.uint8, waits, device)]
         return waits
-
-    def _rows_of(self, size: Bytes, device: str) -> compat.NodeDef:
-        """The constant shape of a spacer; in rows, since TensorFlow counts to 2^31."""
-        name = f"lms/rows{size // CHUNK}"
-        if (node := self.nodes.get(name)) is not None:
-            return node
-        rows = compat.constant(name, [size // CHUNK, CHUNK], tf.int32, device)
-        return self.nodes.add(rows)
 
 
 def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from experiments.stats import Row, Rows, ending
 from lms.emulation import emulate
-from lms.machine.hardware import LINKS
+from lms.emulation.card import LINKS
 from lms.storage.cache import OFF, VARIABLE
 from lms.storage.files import write_text
 from lms.units import GIB, Bytes, Seconds, format_bytes
@@ -79,7 +79,7 @@ class Trial:
     way: str = "plain"  # as `experiments.ways` has them
     memory: Bytes | None = None  # of the card; None for all of its memory
     card: str | None = None  # a preset that an emulated card imitates
-    link: str | None = None  # a name of `lms.machine.hardware.LINKS`
+    link: str | None = None  # a name of `lms.emulation.card.LINKS`
     dry: bool = False  # an emulated card computes nothing
     slow_motion: float = 1.0  # an emulated card takes as many times longer
     budget: int | None = None  # bytes for the callback; None for its default

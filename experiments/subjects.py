@@ -10,7 +10,8 @@ from typing import Any
 
 from experiments.runner import Book, Trial
 from experiments.stats import Row, trained
-from lms.machine.hardware import LINKS, PRESETS
+from lms.emulation.card import LINKS
+from lms.machine.hardware import PRESETS
 from lms.units import MIB, Bytes
 
 __all__ = [

@@ -5,18 +5,18 @@ Each subcommand imports its modules when it runs: `--help` waits for no TensorFl
 
 import argparse
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from lms import __version__
 from lms.commands.model_file import find_file
-from lms.emulation.card import card_variables, memory_variable
-from lms.machine.hardware import LINKS, PRESETS, LinkRates
+from lms.emulation.card import checked_memory, memory_variable
+from lms.emulation.command import COMMAND, add_emulate, argument_type
+from lms.machine.hardware import PRESETS
 from lms.planning.settings import RECOMPUTE_WORDS
 from lms.units import parse_size
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     parser = argparse.ArgumentParser(prog="python -m lms", description=__doc__)
     parser.add_argument("--version", action="version", version=f"lms {__version__}")
     subcommands = parser.add_subparsers(title="subcommands", required=True)
-    for add in (_add_emulate, _add_launch, _add_plan, _add_doctor):
+    for add in (add_emulate, _add_launch, _add_plan, _add_doctor):
         add(subcommands)
     options = parser.parse_args(arguments)
     from lms.commands.endings import end_well
@@ -51,67 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print(f"{options.parser.prog}: {text}", file=sys.stderr)
 
     raise SystemExit(end_well(lambda: options.run(options), say))
-
-
-# The words after an option `--`.
-_COMMAND: dict[str, Any] = {
-    "nargs": argparse.REMAINDER,
-    "metavar": "COMMAND",
-    "help": "the program and its arguments",
-}
-
-
-def _add_emulate(subcommands: Any) -> None:
-    emulate = subcommands.add_parser(
-        "emulate",
-        help="run a command on an emulated card of a given memory",
-        usage="python -m lms emulate [-h] [--memory SIZE] [--cards N] [--card NAME] "
-        "[--link NAME | --h2d RATE --d2h RATE] [--latency SECONDS] [--dry] "
-        "[--slow-motion F] -- COMMAND ...",
-        description="TensorFlow's own GPU runtime on a driver made of host memory. The "
-        "driver is compiled once, which takes a minute.",
-    )
-    emulate.add_argument(
-        "--memory",
-        type=_type(_memory),
-        metavar="SIZE",
-        help="card memory that TensorFlow may use, such as 96MiB or 1.5GiB",
-    )
-    emulate.add_argument(
-        "--cards", type=int, default=1, metavar="N", help="how many cards, 1 by default"
-    )
-    emulate.add_argument(
-        "--card",
-        choices=PRESETS,
-        metavar="NAME",
-        help=f"memory, rates and link of a card: one of {', '.join(PRESETS)}",
-    )
-    emulate.add_argument(
-        "--dry",
-        action="store_true",
-        help="compute nothing, but model the memory and time of steps on --card",
-    )
-    emulate.add_argument(
-        "--slow-motion",
-        type=float,
-        default=1.0,
-        metavar="F",
-        help="multiply all modelled times by F",
-    )
-    group = emulate.add_argument_group("the link to the host, for copies of tensors")
-    group.add_argument(
-        "--link",
-        choices=LINKS,
-        metavar="NAME",
-        help=f"published rates of a link: one of {', '.join(LINKS)}",
-    )
-    group.add_argument(
-        "--h2d", type=_type(_rate), metavar="RATE", help="to the card, as 12GB/s"
-    )
-    group.add_argument("--d2h", type=_type(_rate), metavar="RATE", help="from the card")
-    group.add_argument("--latency", type=float, metavar="SECONDS", help="of each copy")
-    emulate.add_argument("command", **_COMMAND)
-    emulate.set_defaults(run=_emulate, parser=emulate)
 
 
 def _add_launch(subcommands: Any) -> None:
@@ -134,7 +73,7 @@ def _add_launch(subcommands: Any) -> None:
     )
     launch.add_argument(
         "--memory",
-        type=_type(lambda text: [_memory(size) for size in text.split(",")]),
+        type=argument_type(lambda text: [*map(checked_memory, text.split(","))]),
         metavar="SIZE,...",
         help="emulate a card for each worker, of one size for all or a size for each",
     )
@@ -145,7 +84,7 @@ def _add_launch(subcommands: Any) -> None:
         metavar="SECONDS",
         help="time for the other workers to end after one has failed",
     )
-    launch.add_argument("command", **_COMMAND)
+    launch.add_argument("command", **COMMAND)
     launch.set_defaults(run=_launch, parser=launch)
 
 
@@ -162,14 +101,14 @@ def _add_plan(subcommands: Any) -> None:
     )
     plan.add_argument(
         "subject",
-        type=_type(lambda text: find_file(text) and text),  # before TensorFlow
+        type=argument_type(lambda text: find_file(text) and text),  # before TensorFlow
         metavar="FILE.py:function",
         help="a function that returns a compiled Keras model and a batch: (x, y) as "
         "tf.TensorSpec or arrays",
     )
     plan.add_argument(
         "--budget",
-        type=_type(partial(parse_size, name="budget")),
+        type=argument_type(partial(parse_size, name="budget")),
         metavar="SIZE",
         help="device memory, such as 96MiB; by default the device's less a margin",
     )
@@ -226,23 +165,6 @@ def _add_doctor(subcommands: Any) -> None:
     doctor.set_defaults(run=_doctor, parser=doctor)
 
 
-def _emulate(options: argparse.Namespace) -> NoReturn:
-    from lms.emulation.emulate import become, environment
-
-    card = {
-        "cards": options.cards,
-        "card": options.card,
-        "link": _link(options),
-        "dry": options.dry,
-        "slow_motion": options.slow_motion,
-    }
-    try:
-        card_variables(options.memory, **card)
-    except ValueError as error:
-        options.parser.error(str(error))
-    become(options.command, environment(options.memory, **card))
-
-
 def _launch(options: argparse.Namespace) -> int:
     from lms.workers.launching import launch
 
@@ -280,51 +202,6 @@ def _doctor(options: argparse.Namespace) -> int:
     from lms.commands.doctor import doctor
 
     return doctor(as_json=options.json)
-
-
-def _link(options: argparse.Namespace) -> LinkRates | None:
-    parser: argparse.ArgumentParser = options.parser
-    given, latency = (options.h2d, options.d2h), options.latency
-    if options.link is None and given == (None, None):
-        if latency is not None:
-            parser.error("--latency must come with a link. Add --link NAME.")
-        return None
-    if options.link is not None and given != (None, None):
-        parser.error("--link must be given alone, got --h2d or --d2h too. Leave one.")
-    if options.link is None and None in given:
-        parser.error("--h2d and --d2h must be given together. Add the other one.")
-    try:
-        own = LINKS.get(options.link or "")
-        rates = own or LinkRates(h2d=options.h2d, d2h=options.d2h)
-        return rates if latency is None else replace(rates, latency=latency)
-    except ValueError as error:
-        parser.error(str(error))
-
-
-def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Wrap a parser for argparse, which shows the text of its own errors only."""
-
-    def parsed(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return parsed
-
-
-def _memory(text: str) -> str:
-    card_variables(text)
-    return text
-
-
-def _rate(text: str) -> float:
-    """Parse bytes per second; the suffix "/s" is optional."""
-    if not re.search("[1-9]", text):
-        raise ValueError(
-            f"a rate must be bytes per second above 0, got {text!r}. Write 12GB/s."
-        )
-    return float(parse_size(text.removesuffix("/s"), name="rate"))
 
 
 if __name__ == "__main__":

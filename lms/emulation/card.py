@@ -8,12 +8,14 @@ TensorFlow keeps for the system (`MinSystemMemory` in TensorFlow's gpu_device.cc
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from lms.machine.hardware import PRESETS, Hardware, LinkRates
-from lms.units import MIB, Bytes, parse_size
+from lms.machine.hardware import PRESETS, Hardware, check_numbers
+from lms.units import MIB, Bytes, Seconds, parse_size
 
-__all__ = ["CAPABILITIES", "card_variables", "emulated_memory", "memory_variable"]
+__all__ = ["CAPABILITIES", "LINKS", "LinkRates", "card_variables", "checked_memory"]
+__all__ += ["emulated_memory", "memory_variable"]
 
 _MEMORY: Final = "LMS_CARD_MEMORY"
 _MOST_CARDS: Final = 8
@@ -36,6 +38,41 @@ CAPABILITIES: Final[Mapping[str, int]] = {
     "h200": 90,
     "gh200": 90,
     "rtx-5090": 120,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRates:
+    """The link between the host and an emulated card.
+
+    Args:
+        h2d: Bytes per second from host to card.
+        d2h: Bytes per second from card to host.
+        latency: Fixed seconds of each copy.
+
+    Raises:
+        ValueError: If a rate is not above 0, or the latency is below 0.
+    """
+
+    h2d: float
+    d2h: float
+    latency: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        rule = "bytes per second above 0"
+        check_numbers(self, ("h2d", "d2h"), rule, "Write a rate such as 12GB.")
+        advice = "Leave it out if it is not known."
+        check_numbers(self, ("latency",), "seconds, at least 0", advice, zero=True)
+
+
+# Bytes per second that others measured from pinned memory, one direction at a time:
+# PCIe x16 of three generations, NVLink 2.0 x3 (IBM AC922), NVLink-C2C (GH200).
+LINKS: Final[Mapping[str, LinkRates]] = {
+    "pcie3": LinkRates(h2d=12e9, d2h=12e9, latency=1e-5),
+    "pcie4": LinkRates(h2d=25e9, d2h=25e9, latency=1e-5),
+    "pcie5": LinkRates(h2d=52e9, d2h=52e9, latency=1e-5),
+    "nvlink2": LinkRates(h2d=64e9, d2h=64e9, latency=1e-5),
+    "c2c": LinkRates(h2d=375e9, d2h=297e9, latency=1e-5),
 }
 
 
@@ -112,6 +149,16 @@ def memory_variable(memory: str | int) -> dict[str, str]:
         {'LMS_CARD_MEMORY': '2097152'}
     """
     return {_MEMORY: card_variables(memory)[_MEMORY]}
+
+
+def checked_memory(text: str) -> str:
+    """Return a card's memory as it is written.
+
+    Raises:
+        ValueError: If it is no size, or too small for a card.
+    """
+    card_variables(text)
+    return text
 
 
 def emulated_memory(environ: Mapping[str, str] = os.environ) -> Bytes | None:

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 
 from lms.emulation.build import COMPUTING, DRIVER, DRY, built
-from lms.emulation.card import card_variables, emulated_memory
+from lms.emulation.card import LinkRates, card_variables, emulated_memory
 from lms.errors import LMSError
-from lms.machine.hardware import LinkRates
 
 __all__ = ["become", "environment", "limit_memory", "load", "run"]
 

@@ -31,11 +31,11 @@ from lms.ir.graph import GraphView, Op
 from lms.ir.recompute import original_name
 from lms.units import MIB, Bytes, Seconds
 
-__all__ = ["LINKS", "PRESETS", "Costs", "Hardware", "LinkRates", "moved_bytes"]
-__all__ += ["preset", "roofline"]
+__all__ = ["PRESETS", "Costs", "Hardware", "check_numbers", "moved_bytes", "preset"]
+__all__ += ["roofline"]
 
 
-def _check(
+def check_numbers(
     owner: object, names: Sequence[str], rule: str, advice: str, *, zero: bool = False
 ) -> None:
     """Refuse values that are not finite and above 0; `zero` allows 0."""
@@ -44,40 +44,6 @@ def _check(
         if not (0 < value < math.inf or (zero and value == 0)):
             raise ValueError(f"`{name}` must be {rule}, got {value}. {advice}")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkRates:
-    """A link between host and device.
-
-    Args:
-        h2d: Bytes per second from host to device.
-        d2h: Bytes per second from device to host.
-        latency: Fixed seconds of each copy.
-
-    Raises:
-        ValueError: If a rate is not above 0, or the latency is below 0.
-    """
-
-    h2d: float
-    d2h: float
-    latency: Seconds = 0.0
-
-    def __post_init__(self) -> None:
-        rule = "bytes per second above 0"
-        _check(self, ("h2d", "d2h"), rule, "Write a rate such as 12GB.")
-        advice = "Leave it out if it is not known."
-        _check(self, ("latency",), "seconds, at least 0", advice, zero=True)
-
-
-# Bytes per second that others measured from pinned memory, one direction at a time:
-# PCIe x16 of three generations, NVLink 2.0 x3 (IBM AC922), NVLink-C2C (GH200).
-LINKS: Final[Mapping[str, LinkRates]] = {
-    "pcie3": LinkRates(h2d=12e9, d2h=12e9, latency=1e-5),
-    "pcie4": LinkRates(h2d=25e9, d2h=25e9, latency=1e-5),
-    "pcie5": LinkRates(h2d=52e9, d2h=52e9, latency=1e-5),
-    "nvlink2": LinkRates(h2d=64e9, d2h=64e9, latency=1e-5),
-    "c2c": LinkRates(h2d=375e9, d2h=297e9, latency=1e-5),
-}
 
 _POSITIVE = ("memory", "flops", "memory_bandwidth", "h2d", "d2h")
 
@@ -118,12 +84,12 @@ class Hardware:
     source: str = ""
 
     def __post_init__(self) -> None:
-        _check(self, _POSITIVE, "positive", "Give it in bytes, or per second.")
+        check_numbers(self, _POSITIVE, "positive", "Give it in bytes, or per second.")
         advice = "Leave it out if it is as fast as float32."
         halves = ("float16_flops", "bfloat16_flops")
-        _check(self, halves, "at least 0", advice, zero=True)
-        advice = "Leave it out if it is not known."
-        _check(self, ("latency", "launch"), "seconds, at least 0", advice, zero=True)
+        check_numbers(self, halves, "at least 0", advice, zero=True)
+        advice, times = "Leave it out if it is not known.", ("latency", "launch")
+        check_numbers(self, times, "seconds, at least 0", advice, zero=True)
 
     def rate_of(self, dtype: str) -> float:
         """Return the floating-point operations per second of an element type.

@@ -5,8 +5,14 @@ from typing import Any
 import pytest
 
 from lms.emulation import counters
-from lms.emulation.card import CAPABILITIES, card_variables, emulated_memory
-from lms.machine.hardware import LINKS, PRESETS, LinkRates
+from lms.emulation.card import (
+    CAPABILITIES,
+    LINKS,
+    LinkRates,
+    card_variables,
+    emulated_memory,
+)
+from lms.machine.hardware import PRESETS
 
 
 def test_memory_alone_makes_a_card_without_a_pace() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import lms
+from lms.emulation.card import LinkRates
 from lms.errors import LMSError
-from lms.machine.hardware import LinkRates
 from tests.programs import python
 from tests.tf.worker import Worker
 

@@ -7,7 +7,7 @@ import pytest
 from rich.progress import Progress
 
 from lms.emulation import emulate
-from lms.machine.hardware import LinkRates
+from lms.emulation.card import LinkRates
 from lms.machine.inventory import NoDriverError
 from lms.units import MIB
 from profiling import cuda, link_bandwidth, overhead, utilisation

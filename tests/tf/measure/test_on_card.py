@@ -6,7 +6,8 @@ import os
 import pytest
 
 from lms.emulation import emulate
-from lms.machine.hardware import PRESETS, LinkRates
+from lms.emulation.card import LinkRates
+from lms.machine.hardware import PRESETS
 from tests.programs import python
 from tests.tf.worker import Worker
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from lms.emulation.card import LinkRates
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.plan import SwapPlan, validate_plan
-from lms.machine.hardware import LinkRates
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
 from lms.tf.rewrite.rewriting import Seal, rewrite

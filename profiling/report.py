@@ -21,6 +21,7 @@ from profiling.drawing import FIGURES, slug
 from profiling.record import read_result
 from profiling.tables import TABLES, Table, markdown
 from profiling.timelines import timeline_from_json
+from profiling.traces import chrome_trace
 
 __all__ = ["main"]
 
@@ -96,7 +97,7 @@ def _write_traces(results: Mapping[str, Mapping[str, Any]], folder: Path) -> lis
         for label in ("measured", "predicted"):
             timeline = timeline_from_json(result[f"{label}_timeline"])
             path = folder / f"step_{slug(name)}_{label}.trace.json"
-            write_text(path, timeline.to_chrome_trace(name=f"{name}, {label}"))
+            write_text(path, chrome_trace(timeline, f"{name}, {label}"))
             written.append(path)
     return written
 

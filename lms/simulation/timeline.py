@@ -7,17 +7,15 @@
 A timeline is a value; `lms.simulation.executor` predicts one, a profiler measures one.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import accumulate, pairwise
-from typing import Any
+from itertools import accumulate
 
 from lms.simulation.allocator import rounded_up
 from lms.units import Bytes, Seconds
 
-__all__ = ["Cause", "Interval", "Lane", "Request", "Stall", "Timeline"]
+__all__ = ["Cause", "Interval", "Lane", "Request", "Stall", "Timeline", "curve"]
 
 
 class Lane(StrEnum):
@@ -99,6 +97,12 @@ class Request:
     size: Bytes
 
 
+def curve(requests: Sequence[Request]) -> tuple[tuple[Seconds, Bytes], ...]:
+    """Return the bytes in use from the moment of each request on."""
+    used = accumulate(request.size for request in requests)
+    return tuple(zip((request.at for request in requests), used, strict=True))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """One step on one device.
@@ -167,54 +171,4 @@ class Timeline:
 
     def device_curve(self) -> tuple[tuple[Seconds, Bytes], ...]:
         """Return the bytes on the device from each moment on."""
-        return _curve(self.requests)
-
-    def host_curve(self) -> tuple[tuple[Seconds, Bytes], ...]:
-        """Return the bytes of swapped tensors on the host from each moment on."""
-        return _curve(self.host_requests)
-
-    def to_chrome_trace(self, *, name: str = "step") -> str:
-        """Write the timeline as JSON text for Perfetto and chrome://tracing.
-
-        Args:
-            name: The process's name there.
-
-        Source of the format: "Trace Event Format", Google, 2016; times in microseconds.
-        """
-        return json.dumps({"traceEvents": list(_trace_events(self, name))})
-
-
-def _curve(requests: Sequence[Request]) -> tuple[tuple[Seconds, Bytes], ...]:
-    used = accumulate(request.size for request in requests)
-    return tuple(zip((request.at for request in requests), used, strict=True))
-
-
-def _trace_events(timeline: Timeline, name: str) -> Iterator[dict[str, Any]]:
-    threads = {lane: i for i, lane in enumerate(Lane, start=1)}
-    yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": name}}
-    for lane, thread in threads.items():
-        about = {"ph": "M", "pid": 1, "tid": thread, "name": "thread_name"}
-        yield {**about, "args": {"name": str(lane)}}
-    for interval in timeline.intervals:
-        args = {"bytes": interval.size} if interval.size else {}
-        yield _complete(interval.name, threads[interval.lane], interval, args)
-    for stall in timeline.stalls:
-        args = {"op": stall.op, "tensor": stall.tensor}
-        yield _complete(f"stall: {stall.cause}", len(threads) + 1, stall, args)
-    about = {"ph": "M", "pid": 1, "tid": len(threads) + 1, "name": "thread_name"}
-    yield {**about, "args": {"name": "stalls"}}
-    for label, curve in (
-        ("device bytes", timeline.device_curve()),
-        ("host bytes", timeline.host_curve()),
-    ):
-        last = [now for now, later in pairwise(curve) if now[0] != later[0]]
-        for at, used in [*last, *curve[-1:]]:
-            event = {"ph": "C", "pid": 1, "name": label, "ts": at * 1e6}
-            yield {**event, "args": {"bytes": used}}
-
-
-def _complete(
-    name: str, thread: int, span: Interval | Stall, args: dict[str, Any]
-) -> dict[str, Any]:
-    event = {"ph": "X", "pid": 1, "tid": thread, "name": name, "args": args}
-    return {**event, "ts": span.start * 1e6, "dur": span.seconds * 1e6}
+        return curve(self.requests)

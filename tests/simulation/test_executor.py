@@ -1,6 +1,5 @@
 """The simulator of time: steps worked out by hand, then a second implementation."""
 
-import json
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -15,7 +14,7 @@ from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.machine.hardware import Costs, Hardware
 from lms.planning.candidates import movable
 from lms.simulation.executor import simulate
-from lms.simulation.timeline import Cause, Lane, Timeline
+from lms.simulation.timeline import Cause, Lane, Timeline, curve
 from tests.graphs import (
     SKIP,
     graph_of,
@@ -75,7 +74,7 @@ def test_an_op_waits_for_the_room_of_a_copy_out_and_for_a_copy_in() -> None:
     ]
     assert timeline.utilisation == 5 / 18
     assert timeline.throughput(Lane.D2H) == 20.0
-    assert max(used for _, used in timeline.host_curve()) == 100
+    assert max(used for _, used in curve(timeline.host_requests)) == 100
 
 
 def test_launches_wait_for_a_swap_in_that_has_its_trigger() -> None:
@@ -126,18 +125,6 @@ def test_a_plan_that_waits_for_itself_is_refused() -> None:
     plan = replace(plan, swaps=(*plan.swaps, other))
     with pytest.raises(PlanError, match="cycle"):
         simulate(graph, plan, costs_of(graph), SLOW)
-
-
-def test_a_chrome_trace_holds_lanes_stalls_and_memory() -> None:
-    graph = SKIP.graph
-    plan = one_swap(graph, ("c", "e"), release="c", chain="abcde")
-    timeline = simulate(graph, plan, costs_of(graph), replace(SLOW, launch=0.1))
-    events = json.loads(timeline.to_chrome_trace())["traceEvents"]
-    complete = {e["name"]: (e["ts"], e["dur"]) for e in events if e["ph"] == "X"}
-    assert complete["c"] == (6e6, 1e6)
-    counted = [e["args"]["bytes"] for e in events if e["name"] == "device bytes"]
-    assert max(counted) == 180, "what an op gives back at once does not show"
-    assert all(e["args"]["bytes"] >= 0 for e in events if e["ph"] == "C")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,11 +217,11 @@ def test_all_memory_is_given_back_but_for_results(job: Job) -> None:
     kept = {job.graph.roots[name] for name in job.graph.results}
     persistent = {t.name for o in job.graph.ops if o.persistent for t in o.outputs}
     left = sum(job.graph.tensors[name].size for name in kept - persistent)
-    curve = timeline.device_curve()
-    assert (curve[-1][1] if curve else 0) == left
-    host = timeline.host_curve()
+    device = timeline.device_curve()
+    assert (device[-1][1] if device else 0) == left
+    host = curve(timeline.host_requests)
     assert (host[-1][1] if host else 0) == 0
-    assert all(used >= 0 for _, used in curve)
+    assert all(used >= 0 for _, used in device)
 
 
 @given(graph=graphs())

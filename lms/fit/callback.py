@@ -105,7 +105,7 @@ class FunctionHook:
         given, iterator = iterator, one_replica_s(iterator)
         if self._is_new:
             self._is_new = False
-            self._run(self.fitted.prepare_for, iterator)
+            self._run(self.fitted.prepare, iterator)
             if self._steps_aside(iterator):
                 return self._own(given)
         try:

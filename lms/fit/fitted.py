@@ -286,24 +286,16 @@ class FittedFunction:
         step = self._steps.get(key)
         return step is not None and step.is_sure and not step.on_host.handles
 
-    def prepare(self) -> None:
-        """Plan now if all shapes of the signature are known."""
-        if self._unplanned is not None:
-            return
-        signature = self._signature or ()
-        specs = flat_specs(signature)
-        if all(spec.shape.is_fully_defined() for spec in specs):
-            with self._giving_up(signature_key(signature)):
-                self._prepared(self._trace(signature, None), specs)
-
-    def prepare_for(self, iterator: Any) -> None:
-        """Plan the step of a `tf.data` iterator's elements if all shapes are known."""
-        specs = flat_specs([iterator.element_spec])
+    def prepare(self, iterator: Any = None) -> None:
+        """Plan now if all shapes are known: the signature's, or of a data iterator."""
+        signature: Sequence[Any] = self._signature or ()
+        if iterator is not None:
+            signature = [iterator.element_spec]
+        specs, key = flat_specs(signature), signature_key(signature)
         is_known = all(spec.shape.is_fully_defined() for spec in specs)
-        key = signature_key([iterator.element_spec])
         if is_known and self._unplanned is None and key not in self._given_up:
             with self._giving_up(key):
-                self._prepared(self._trace((), iterator), specs)
+                self._prepared(self._trace(signature, iterator), specs)
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far fit easily without a plan."""

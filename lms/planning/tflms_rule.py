@@ -61,7 +61,6 @@ class LevelledGraph:
         ancestors: The ops from which each op can be reached by data edges, itself
             included, as bits.
         chain: The serialised ops.
-        live: The step's buffers.
     """
 
     graph: GraphView
@@ -70,7 +69,6 @@ class LevelledGraph:
     start: tuple[int, ...]
     ancestors: tuple[int, ...]
     chain: tuple[str, ...]
-    live: tuple[Buffer, ...]
 
 
 def levels(
@@ -122,14 +120,15 @@ def level_graph(
     level = levels(ordered, waits)
     ordered = graph.reordered(_by_level(graph, level))
     position = {op.name: i for i, op in enumerate(ordered.ops)}
+    numbers = tuple(level[op.name] for op in ordered.ops)  # with no gap
+    begins = [i for i, n in enumerate(numbers) if i == 0 or n != numbers[i - 1]]
     return LevelledGraph(
         graph=ordered,
         position=position,
-        level=tuple(level[op.name] for op in ordered.ops),
-        start=_starts([level[op.name] for op in ordered.ops]),
+        level=numbers,
+        start=(*begins, len(numbers)),
         ancestors=_ancestors(ordered.ops, position),
         chain=chain,
-        live=buffers(ordered),
     )
 
 
@@ -178,12 +177,6 @@ def read_levels(item: int | str, count: int) -> range:
         )
     ends = (int(part) if part else None for part in parts.groups())
     return range(count)[slice(*ends)]
-
-
-def _starts(level: Sequence[int]) -> tuple[int, ...]:
-    """Return each level's first position; every level up to the last has an op."""
-    new = [i for i, number in enumerate(level) if i == 0 or number != level[i - 1]]
-    return (*new, len(level))
 
 
 def _ancestors(ops: Sequence[Op], position: Mapping[str, int]) -> tuple[int, ...]:
@@ -268,7 +261,7 @@ def plan_by_rule(
     """Apply a rule to a levelled graph."""
     ops, level = levelled.graph.ops, levelled.level
     far: dict[str, list[int]] = {}
-    for buffer in levelled.live:
+    for buffer in buffers(levelled.graph):
         if buffer.root in movable and not buffer.pinned:
             nearest = level[buffer.producer] + rule.swapout_threshold
             far[buffer.root] = [use for use in buffer.uses if level[use] > nearest]
@@ -285,7 +278,7 @@ def plan_by_rule(
                 for group in _grouped(levelled, far[buffer.root], rule)
             ),
         )
-        for buffer in levelled.live
+        for buffer in buffers(levelled.graph)
         if far.get(buffer.root)
     )
     return SwapPlan(
@@ -325,7 +318,7 @@ def _release(
     ops, made = levelled.graph.ops, buffer.producer
     near = {
         use
-        for other in levelled.live
+        for other in buffers(levelled.graph)
         if other.producer == made
         for use in other.uses
         if use not in far.get(other.root, ())

@@ -559,23 +559,19 @@ def _imported(
     read = {name.partition(":")[0] for node in graph_def.node for name in node.input}
     graph = _FuncGraph("lms_step")
     with graph.as_default():
-        placeholders = [_placeholder(name, spec, var) for name, spec, var in inputs]
+        placeholders = list[tf.Tensor]()
+        for name, spec, variable in inputs:
+            kind: Any = {"dtype": spec.dtype, "shape": spec.shape, "name": name}
+            placeholders.append(tf.raw_ops.Placeholder(**kind))
+            if variable is not None:
+                data = _handle_data.create_handle_data(variable.shape, variable.dtype)
+                _handle_data.set_handle_data(placeholders[-1], data)
         tf.graph_util.import_graph_def(
             graph_def,
             name="",
             input_map={t.name: t for t in placeholders if t.op.name in read},
         )
     return graph, placeholders
-
-
-def _placeholder(
-    name: str, spec: tf.TensorSpec, variable: tf.TensorSpec | None
-) -> tf.Tensor:
-    tensor = tf.raw_ops.Placeholder(dtype=spec.dtype, shape=spec.shape, name=name)
-    if variable is not None:
-        data = _handle_data.create_handle_data(variable.shape, variable.dtype)
-        _handle_data.set_handle_data(tensor, data)
-    return tensor
 
 
 @contextmanager

@@ -115,20 +115,15 @@ class Arena:
             Whether the step's spacers are for such an arena too.
         """
         before, ample = self.capacity, 2 * self.needed
-        is_made = self._made_beside_others()
-        return is_made and (
-            before == self.capacity or min(before, self.capacity) >= ample
-        )
-
-    def _made_beside_others(self) -> bool:
         others = [arena for arena in list(_arenas) if arena.device == self.device]
         for arena in others:
             arena.fences = None
-        if self._make():
-            return True
-        for arena in (self, *others):
-            arena.walls = arena.fences = None
-        return self._make()
+        if not self._make():
+            for arena in (self, *others):
+                arena.walls = arena.fences = None
+            if not self._make():
+                return False
+        return before == self.capacity or min(before, self.capacity) >= ample
 
     @property
     def _too_large_elsewhere(self) -> Bytes:

@@ -85,10 +85,22 @@ def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
     """
     free = [op for op in ops if not op.fixed]
     read = {name for op in free if op.name not in elsewhere for name in op.inputs}
-    return [
-        _received(op, read) if op.name in elsewhere and not op.fixed else op
-        for op in ops
-    ]
+
+    def received(op: Op) -> Op:
+        if op.name not in elsewhere or op.fixed:
+            return op
+        specs = [tf.TensorSpec(t.shape, t.dtype) for t in op.outputs]
+        outputs = tuple(
+            replace(t, size=bytes_of(spec)) if t.name in read else t
+            for t, spec in zip(op.outputs, specs, strict=True)
+        )
+        if not any(tensor.size for tensor in outputs):
+            return op
+        never = ("persistent", "inplace", "repeatable", "constant", "reads_state")
+        how = dict.fromkeys(never, False)
+        return replace(op, outputs=outputs, from_host=True, **how)
+
+    return list(map(received, ops))
 
 
 def with_host_memory(
@@ -105,10 +117,16 @@ def with_host_memory(
         for i, name in enumerate(op.inputs)
         if i not in kept[op.name][0]
     }
-    return [
-        _in_host_memory(op, kept[op.name][1], read) if op.name in kept else op
-        for op in ops
-    ]
+
+    def in_host_memory(op: Op) -> Op:
+        numbers = kept[op.name][1] if op.name in kept else ()
+        there = [op.outputs[i] for i in numbers if op.outputs[i].size]
+        if any(tensor.name in read for tensor in there):
+            return replace(op, from_host=True, inplace=False, repeatable=False)
+        outputs = (replace(t, size=0) if t in there else t for t in op.outputs)
+        return replace(op, outputs=tuple(outputs)) if there else op
+
+    return list(map(in_host_memory, ops))
 
 
 def with_sent(
@@ -130,27 +148,3 @@ def with_sent(
             sources |= {t.name: op.name for t in op.outputs if t.size}
     moved = {"to_host": True, "repeatable": False}
     return [replace(op, **moved) if op.name in sent else op for op in ops]
-
-
-def _in_host_memory(op: Op, numbers: Collection[int], read: Collection[str]) -> Op:
-    kept = [op.outputs[i] for i in numbers if op.outputs[i].size]
-    if not kept:
-        return op
-    if any(tensor.name in read for tensor in kept):
-        return replace(op, from_host=True, inplace=False, repeatable=False)
-    outputs = (replace(t, size=0) if t in kept else t for t in op.outputs)
-    return replace(op, outputs=tuple(outputs))
-
-
-def _received(op: Op, read: Collection[str]) -> Op:
-    outputs = tuple(
-        replace(t, size=bytes_of(tf.TensorSpec(t.shape, t.dtype)))
-        if t.name in read
-        else t
-        for t in op.outputs
-    )
-    if not any(tensor.size for tensor in outputs):
-        return op
-    never = ("persistent", "inplace", "repeatable", "constant", "reads_state")
-    how = dict.fromkeys(never, False)
-    return replace(op, outputs=outputs, from_host=True, **how)

@@ -127,7 +127,8 @@ class ListFinder:
         self._specs = specs
         self._nodes = {node.name: node for node in ordered}
         self._frames = frames_around(ordered)
-        sizes = Values(self._nodes, self._shape).of if guesses else None
+        values = Values(self._nodes, lambda name: known_shape(self._spec(name)))
+        sizes = values.of if guesses else None
         self._trips = Trips(self._nodes, self._frames, sizes)
         self._counted: set[str] = set()
         self._unknown: dict[str, None] = {}
@@ -322,9 +323,6 @@ class ListFinder:
 
     def _bytes(self, name: str) -> int:
         return bytes_of(self._spec(name))
-
-    def _shape(self, name: str) -> tuple[int, ...] | None:
-        return known_shape(self._spec(name))
 
     def _spec(self, name: str) -> tf.TensorSpec:
         return self._specs[source_of(name)][index_of(name)]

@@ -105,7 +105,9 @@ def pack(  # noqa: PLR0913 - the search's knobs among them
     order = list(range(len(chunks)))
     for tried in range(tries):
         if tried < len(_POWERS):
-            order = _by_weight(chunks, _POWERS[tried] + again * _FURTHER)
+            power = _POWERS[tried] + again * _FURTHER
+            weights = [-one.size * (one.end - one.start) ** power for one in chunks]
+            order = sorted(range(len(chunks)), key=weights.__getitem__)
         offsets, late = _first_fit(chunks, order, room, gap)
         if late is None:
             tops = map(sum, zip(offsets, sizes, strict=True))
@@ -133,12 +135,6 @@ def _in_windows(
         meets = (*range(max(0, first - 1), last + 1), whole)
         chunks.append(_Chunk(size, start, end, home, meets))
     return chunks
-
-
-def _by_weight(chunks: Sequence[_Chunk], power: float) -> list[int]:
-    """Return the order of the largest bytes x lifetime^power first."""
-    weights = [-chunk.size * (chunk.end - chunk.start) ** power for chunk in chunks]
-    return sorted(range(len(chunks)), key=weights.__getitem__)
 
 
 def _first_fit(

@@ -189,7 +189,10 @@ class _Player:
                 raise MemoryError(f"no {size} free bytes at {address}")
             low, better = address - begin, found[1]
             if 0 < low < self._least:  # too little for a spacer
-                self._give(self._spacer_below(begin))
+                below = (at for at, (_, n) in self._spacers.items() if at + n == begin)
+                if (at := next(below, None)) is None:
+                    raise MemoryError(f"no spacer ends at {begin}")
+                self._give(at)
             elif low:
                 self._put(begin, low)
             elif better + found[0] < self._capacity:
@@ -206,17 +209,6 @@ class _Player:
         _, end = self.arena.free_around(address)
         if end - address - size >= self._least:
             self._isolate([(address, size)])
-
-    def _spacer_below(self, end: int) -> int:
-        """Return the address of the spacer that ends at an address.
-
-        Raises:
-            MemoryError: If there is none.
-        """
-        for address, (_, size) in self._spacers.items():
-            if address + size == end:
-                return address
-        raise MemoryError(f"no spacer ends at {end}")
 
     def _fill(self, size: Bytes, address: int) -> None:
         """Take a spacer, which best fit places at this address."""

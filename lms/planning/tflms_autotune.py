@@ -95,9 +95,18 @@ def tune(
     kept = {name: value for name, value in given.items() if value is not None}
     start = ThresholdRule(**(LEAST | kept), sync_mode=sync_mode)
     found = _searched(trials, budget, start, LEAST.keys() - kept.keys())
-    if found is None:
-        raise _nothing_fits(trials.peaks, budget)
-    return found
+    if found is not None:
+        return found
+    rule, least = min(trials.peaks.items(), key=lambda tried: tried[1])
+    enough = format_bytes(least, at_least=True)
+    raise BudgetError(
+        f"`budget` must be at least {enough}, the least peak found "
+        f"(at swapout_threshold={rule.swapout_threshold}, "
+        f"swapin_ahead={rule.swapin_ahead}, swapin_groupby={rule.swapin_groupby}, "
+        f"sync_mode={rule.sync_mode.label!r}), got {format_bytes(budget)}. "
+        "Plan by budget instead, or use a smaller batch or volume.",
+        least_bytes=least,
+    )
 
 
 def _searched(
@@ -155,19 +164,6 @@ def _with_gap(
             return other
         gap = count // 2 if gap == count else (gap - 1) // 2
     return replace(rule, swapin_groupby=0)
-
-
-def _nothing_fits(peaks: Mapping[ThresholdRule, Bytes], budget: Bytes) -> BudgetError:
-    rule, least = min(peaks.items(), key=lambda tried: tried[1])
-    enough = format_bytes(least, at_least=True)
-    return BudgetError(
-        f"`budget` must be at least {enough}, the least peak found "
-        f"(at swapout_threshold={rule.swapout_threshold}, "
-        f"swapin_ahead={rule.swapin_ahead}, swapin_groupby={rule.swapin_groupby}, "
-        f"sync_mode={rule.sync_mode.label!r}), got {format_bytes(budget)}. "
-        "Plan by budget instead, or use a smaller batch or volume.",
-        least_bytes=least,
-    )
 
 
 def search_thresholds(

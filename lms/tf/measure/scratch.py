@@ -375,21 +375,17 @@ def with_reserved(step: TracedStep, device: Device) -> TracedStep:
     }
 
     def measured_op(op: Op) -> Op:
-        if op.name in sizes:
-            return _with_reserve(op, sizes[op.name])
+        if op.name in sizes:  # it may be offloaded, now that its size is known
+            outputs, reserve = [*op.outputs], op.outputs[RESERVED]
+            size = sizes[op.name]
+            shape = (size // tf.as_dtype(reserve.dtype).size,)
+            outputs[RESERVED] = replace(reserve, size=size, shape=shape)
+            return replace(op, outputs=tuple(outputs), varies=False)
         need = max((needs.get(name, 0) for name in op.inputs), default=0)
         return replace(op, scratch=max(op.scratch, need))
 
     ops = tuple(map(measured_op, step.graph.ops))
     return replace(step, graph=GraphView(ops=ops, results=step.graph.results))
-
-
-def _with_reserve(op: Op, size: Bytes) -> Op:
-    """The layer with reserve space of a known size, which may now be offloaded."""
-    outputs, reserve = [*op.outputs], op.outputs[RESERVED]
-    shape = (size // tf.as_dtype(reserve.dtype).size,)
-    outputs[RESERVED] = replace(reserve, size=size, shape=shape)
-    return replace(op, outputs=tuple(outputs), varies=False)
 
 
 def _kind_of(op: Op) -> str:

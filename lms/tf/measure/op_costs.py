@@ -52,15 +52,16 @@ def measure_costs(step: TracedStep, device: Device) -> Costs:
         minor = _minor(large, least, bench.idle_seconds(1))
         ops = lone_ops(step, (op for op in large if op.name not in minor))
         _time(ops, bench)
-        timed = {
-            op.op.name: _without_call(
-                bench.measured.seconds[op.key],
-                least.of(op.op.name),
-                bench.idle_seconds(len(op.arguments)),
-            )
-            for op in ops
-            if op.key in bench.measured.seconds
-        }
+        timed: dict[str, Seconds] = {}
+        for op in ops:
+            if (taken := bench.measured.seconds.get(op.key)) is not None:
+                idle, bound = (
+                    bench.idle_seconds(len(op.arguments)),
+                    least.of(op.op.name),
+                )
+                # A call that hardly takes longer than an idle one resolves no op.
+                hidden = min(bound, taken) if taken <= _RESOLVED * idle else 0.0
+                timed[op.op.name] = max(hidden, taken - idle)
         forget_functions()
     small = small_kernel_seconds(device)
     over = _over_roofline([op.op for op in ops], timed, least)
@@ -119,14 +120,6 @@ def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:
         if not op.flops
         and least.of(op.name) < max(idle / _HIDDEN, min(share, longest[op.type]))
     }
-
-
-def _without_call(taken: Seconds, least: Seconds, idle: Seconds) -> Seconds:
-    """Seconds of an op: its call's less an idle call's.
-
-    If the call takes hardly longer than an idle one: the roofline, at most the call.
-    """
-    return max(min(least, taken) if taken <= _RESOLVED * idle else 0.0, taken - idle)
 
 
 def _over_roofline(

@@ -111,7 +111,7 @@ class _Found:
 
 
 class _Change(_Watch):
-    """Gives each step another plan: for all of the budget, and for parts of it."""
+    """Gives each step another plan, for another part of the budget."""
 
     percents: Sequence[int] = (100, 96, 92, 98, 94)
 

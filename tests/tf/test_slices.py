@@ -39,7 +39,7 @@ def test_parts_have_the_same_bits_where_ops_are_deterministic(worker: Worker) ->
 
 def test_training_goes_on_in_parts_where_others_take_memory(worker: Worker) -> None:
     found = worker.ask(_TRIAL, memory="16MiB", planned=True, held=8 << 20)
-    assert found["replans"][0] > 0
+    assert found["replans"][0] == 0, "it is planned anew before it runs out"
     assert found["cut"][0] > 0
     assert found["losses"] == pytest.approx(plain(worker)["losses"], rel=1e-5)
 

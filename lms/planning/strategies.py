@@ -161,10 +161,10 @@ class _Search:
     def run(self) -> None:
         """Climb from each start until the tries are used up.
 
-        A first plan is the first start's that has one without risk.
+        A first plan is the first start's that has one without risk, if any has.
         """
-        if self._request.is_first:
-            any(self._worth(start)[0] is Risk.NONE for start in self._starts())
+        sure = (self._worth(start)[0] is Risk.NONE for start in self._starts())
+        if self._request.is_first and any(sure):
             return
         for start in sorted(self._starts(), key=self._worth):
             best: _Choice | None = start

@@ -6,9 +6,11 @@ from typing import Any, cast
 import pytest
 
 from lms.errors import BudgetError
+from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.hardware import preset, roofline
 from lms.planning import strategies as budget_search
+from lms.planning.placement import seconds_of
 from lms.planning.problem import FittedPlan, MemoryBudget, Risk, Speeds, budget_in
 from lms.planning.select import choose_plan, workload_of
 from lms.planning.settings import read_settings
@@ -116,3 +118,34 @@ def test_free_fragments_add_to_the_least_budget_of_a_sealed_step() -> None:
     fitted = planned("drawn_300", asked(beside, 5 * MIB))
     assert fitted.sealed
     assert fitted.peak <= least
+
+
+@pytest.mark.parametrize(
+    ("step", "unsealed"),
+    [
+        ("resnet", ""),
+        ("unet3d", ""),
+        ("transformer", ""),
+        ("resnet", "asked"),
+        ("transformer", "asked"),
+    ],
+)
+def test_a_first_plan_takes_few_tries_and_is_never_faster(
+    step: str, unsealed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = 0
+
+    def counted(*args: Any, **knobs: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        return find(*args, **knobs)
+
+    find = budget_search._find
+    monkeypatch.setattr(budget_search, "_find", counted)
+    room = device(peak(read_step(step).graph) * 6 // 10, unsealed)
+    first, few = planned(step, room, replan=True), tries
+    whole = planned(step, room)
+    assert few * 4 <= tries - few
+    assert first.risk is Risk.NONE
+    assert first.peak <= room.free
+    assert seconds_of(first) >= seconds_of(whole) * 0.999

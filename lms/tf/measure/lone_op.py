@@ -111,7 +111,8 @@ class LoneOp:
     def first_rows(self, part: float) -> "tuple[LoneOp, float] | None":
         """The op on the first rows of its largest input but filters; may fail when run.
 
-        A cuDNN layer runs on the first time steps of its input.
+        The first rows of one image or volume are cut off its first axis of space. A
+        cuDNN layer runs on the first time steps of its input.
 
         Args:
             part: Largest share of the rows to keep.
@@ -126,7 +127,9 @@ class LoneOp:
         shapes = self.shapes
         inputs = (sizes for name, sizes in shapes.items() if name != whole)
         largest = max(inputs, key=math.prod, default=[])
-        axis = next((i for i, size in enumerate(largest) if size > 1), None)
+        channels = 1 if _is_channels_first(node) else -1
+        axes = (i for i, size in enumerate(largest) if size > 1 and i != channels)
+        axis = next(axes, None)
         if layer:
             largest = shapes[node.input[0]]
             axis = 0 if compat.attribute(node, "time_major").b else 1
@@ -310,3 +313,8 @@ def _shape_constant(graph: GraphView, producer: Op, full: str) -> compat.NodeDef
     name = full.replace(":", "_") + "_value"
     made = graph.tensors[full]
     return compat.constant(name, shape, tf.as_dtype(made.dtype))
+
+
+def _is_channels_first(node: compat.NodeDef) -> bool:
+    """Tell whether channels are the second axis of an op's largest input."""
+    return "data_format" in node.attr and node.attr["data_format"].s.startswith(b"NC")

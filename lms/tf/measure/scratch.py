@@ -36,7 +36,7 @@ from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -44,6 +44,7 @@ from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import peak
 from lms.planning.candidates import smallest_worth_moving
 from lms.report.progress import track
+from lms.simulation.allocator import rounded_up
 from lms.tf import compat
 from lms.tf.capture.ops import COLLECTIVE, LOOPS, RESERVED, RESERVES
 from lms.tf.lowering import TracedStep
@@ -56,6 +57,9 @@ from lms.units import GIB, KIB, MIB, Bytes
 
 __all__ = ["VARIABLE", "is_worth_a_run", "limit_workspace", "measure_scratch"]
 __all__ += ["with_reserved", "with_scratch", "workspace_limit"]
+
+# The first rows of an op, twice as many and fewer, each with its share of all rows.
+_Parts: TypeAlias = list[tuple[LoneOp, float]]
 
 # Ops are timed alone only if they make or read a tensor of at least 64 KiB.
 _LARGE = 64 * KIB
@@ -114,9 +118,8 @@ def measure_scratch(
         forwards = bench.measured.forwards
         is_gpu = device.is_gpu
         trials = _trials_in_place(step, forwards, least) if is_gpu else {}
-        known = _measure(ops, trials, bench) | bench.measured.scratch
+        known, asks = _measure(ops, trials, bench)
     found |= {op.op.name: known[op.key] for op in ops if op.key in known}
-    asks = bench.measured.asks
     named = {op.op.name: asks[op.key] for op in ops if op.key in asks}
     return found, named, {kind for kind, writes in forwards.items() if not writes}
 
@@ -181,25 +184,46 @@ def _trials_in_place(
 
 def _measure(
     ops: Sequence[LoneOp], trials: Mapping[str, LoneOp], bench: Bench
-) -> dict[str, Bytes]:
-    """Run ops whose scratch is not known; returns estimates of ops that do not fit."""
+) -> tuple[dict[str, Bytes], dict[str, tuple[int, ...]]]:
+    """Run ops whose scratch is not known; returns scratch and requests by key.
+
+    Those of ops that do not fit are estimated by their first rows.
+    """
     unknown = {op.key: op for op in ops if not bench.knows_scratch(op)}
-    estimates: dict[str, Bytes] = {}
+    estimates, parts = dict[str, Bytes](), dict[str, _Parts]()
     for key, op in track("measuring the scratch of ops", [*unknown.items()]):
         if op.op.type in RESERVES and not bench.has_room(op):
             reserve = _by_first_rows(op, bench, bench.measured.reserved)
             if reserve is not None:
-                bench.measured.reserved[key] = reserve
+                bench.measured.reserved[key] = reserve[0]
         if has_room := bench.has_room(op):
             bench.measure_scratch(op)
         if key not in bench.measured.scratch and (bench.ran_out or not has_room):
-            scratch = _by_first_rows(op, bench, bench.measured.scratch)
-            estimates[key] = _usual(op, bench) if scratch is None else scratch
+            if (found := _by_first_rows(op, bench, bench.measured.scratch)) is None:
+                estimates[key] = _usual(op, bench)
+            else:
+                estimates[key], parts[key] = found
     scratch, asks = bench.measured.scratch, bench.measured.asks
     fresh = (op for op in ops if op.key in unknown or op.key not in asks)
-    can_run = (op for op in fresh if op.key in scratch and bench.has_room(op))
-    _measure_asks({op.key: op for op in can_run}, trials, bench)
-    return estimates
+    can_run = {op.key: op for op in fresh if op.key in scratch and bench.has_room(op)}
+    rows = {part.key: part for each in parts.values() for part, _ in each}
+    _measure_asks(can_run | rows, trials, bench)
+    estimated = {key: _whole_of(each, asks) for key, each in parts.items()}
+    return estimates | scratch, asks | {
+        k: each for k, each in estimated.items() if each
+    }
+
+
+def _whole_of(parts: _Parts, asks: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Extrapolate requests from an op's first rows; empty if the parts are unlike."""
+    (more, share), (less, smaller) = parts
+    both = [*zip(asks.get(more.key, ()), asks.get(less.key, ()), strict=False)]
+    lengths = {len(asks.get(part.key, ())) for part, _ in parts}
+    if len(lengths) > 1 or any(a != b and min(a, b) <= 0 for a, b in both):
+        return ()
+    further = (1 - share) / (share - smaller)
+    sizes = (a + max(0, a - b) * further if a > 0 else a for a, b in both)
+    return tuple(rounded_up(round(size)) if size > 0 else int(size) for size in sizes)
 
 
 def _measure_asks(
@@ -306,12 +330,16 @@ def _usual(op: LoneOp, bench: Bench) -> Bytes:
 
 def _by_first_rows(
     op: LoneOp, bench: Bench, known: Mapping[str, Bytes]
-) -> Bytes | None:
+) -> tuple[Bytes, _Parts] | None:
     """Scratch or reserve space by an op's first rows; None if too few rows fit.
 
     The bench writes what it measures of these rows into `known`.
+
+    Returns:
+        Bytes, extrapolated from two numbers of rows; and these parts of the op.
     """
     part, tried = bench.free / TIMES / op.moved, list[tuple[float, Bytes]]()
+    parts: _Parts = []
     for rows in (part, part / 2):  # some scratch is the same for any rows
         if (found := op.first_rows(rows)) is None:
             return None
@@ -320,8 +348,10 @@ def _by_first_rows(
         if first.key not in known:
             return None
         tried.append((kept, known[first.key]))
+        parts.append(found)
     (more, most), (less, least) = tried
-    return math.ceil(most + max(0, most - least) / (more - less) * (1 - more))
+    size = math.ceil(most + max(0, most - least) / (more - less) * (1 - more))
+    return size, parts
 
 
 def _scratch_of_compiled(

@@ -36,7 +36,13 @@ __all__ += [
     "no_memory_of_gpu_by_nvml",
     "recurrent_layers",
 ]
-__all__ += ["rates", "requests", "runs_before_planning", "scratch_in_little_room"]
+__all__ += [
+    "rates",
+    "requests",
+    "requests_for_an_image",
+    "runs_before_planning",
+    "scratch_in_little_room",
+]
 __all__ += ["whose_steps"]
 
 
@@ -280,6 +286,28 @@ def requests() -> list[dict[str, list[int]]]:
         with contextlib.suppress(tf.errors.UnavailableError):
             tf.profiler.experimental.stop(save=False)
     return found
+
+
+def requests_for_an_image(layout: str) -> dict[str, list[Any]]:
+    """Scratch and requests, by type, of the convolutions of one image."""
+    filters = tf.Variable(tf.ones([3, 3, 16, 16]))
+    shape = [1, 256, 256, 16] if layout == "NHWC" else [1, 16, 256, 256]
+
+    def step(x: tf.Tensor) -> Any:
+        form: Any = {"strides": [1] * 4, "padding": "SAME", "data_format": layout}
+        y = tf.raw_ops.Conv2D(input=x, filter=filters, **form)
+        form |= {"out_backprop": y}
+        return (
+            tf.raw_ops.Conv2DBackpropInput(input_sizes=x.shape, filter=filters, **form),
+            tf.raw_ops.Conv2DBackpropFilter(
+                input=x, filter_sizes=filters.shape, **form
+            ),
+        )
+
+    traced = specialised(step, tf.TensorSpec(shape))
+    size, asks, _ = scratch.measure_scratch(traced, find_device())
+    convolutions = [op for op in traced.graph.ops if "Conv2D" in op.type]
+    return {op.type: [size[op.name], asks.get(op.name, ())] for op in convolutions}
 
 
 def in_place() -> dict[str, bool]:

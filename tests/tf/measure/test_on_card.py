@@ -2,12 +2,15 @@
 
 import ast
 import os
+from types import SimpleNamespace as Part
+from typing import Any
 
 import pytest
 
 from lms.emulation import emulate
 from lms.emulation.card import LinkRates
 from lms.machine.hardware import PRESETS
+from lms.tf.measure import scratch
 from tests.programs import python
 from tests.tf.worker import Worker
 
@@ -123,3 +126,26 @@ def test_chunks_are_split_and_what_constants_make_is_kept(worker: Worker) -> Non
     assert found["split"] == 2 << 20
     assert found["told"] == pytest.approx(1 << 20, abs=1024)
     assert found["kept"] == pytest.approx(1 << 20, abs=4096)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_an_image_that_does_not_fit_is_measured_by_its_first_rows(
+    layout: str, worker: Worker
+) -> None:
+    """Its input and output take 4 MiB each."""
+    trial = f"{_TRIALS}:requests_for_an_image"
+    little = worker.ask(trial, memory="10MiB", layout=layout)
+    assert little == worker.ask(trial, memory="256MiB", layout=layout)
+    assert len(little) == 3
+
+
+def test_requests_of_an_op_are_extrapolated_from_two_numbers_of_rows() -> None:
+    def whole(more: tuple[int, ...], less: tuple[int, ...]) -> tuple[int, ...]:
+        parts: Any = [(Part(key="more"), 0.5), (Part(key="less"), 0.25)]
+        return scratch._whole_of(parts, {"more": more, "less": less})
+
+    asked = (4096, 2560, -1, 0, 512), (2048, 2560, -1, 0, 384)
+    assert whole(*asked) == (8192, 2560, -1, 0, 768)
+    assert whole((4096, 0), (2048,)) == ()
+    assert whole((4096, 0), (0, 2048)) == ()
+    assert whole((), ()) == ()

@@ -16,7 +16,7 @@ from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph
 from lms.ir.recompute import PREFIX
 from lms.ir.resolved import resolve
-from lms.machine.hardware import Costs, Hardware, preset, roofline
+from lms.machine.hardware import PRESETS, Costs, Hardware, roofline
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Speeds
 from lms.planning.select import workload_of
@@ -68,7 +68,7 @@ def small_step() -> GraphView:
 def planned(graph: GraphView, budget: int) -> PlannedStep:
     """The small step's plan: each op takes 20 ms, the link copies 64 MiB in 5 ms."""
     seconds = {op.name: 0.02 for op in graph.ops} | {"c": 0.002}
-    hardware = replace(preset("v100-pcie"), latency=0.0)
+    hardware = replace(PRESETS["v100-pcie"], latency=0.0)
     speeds = Speeds(costs=Costs(seconds=seconds, source="drawn"), hardware=hardware)
     room = MemoryBudget(total=budget, margin=0, persistent=0)
     work = workload_of(graph, graph, lambda: speeds)
@@ -170,7 +170,7 @@ def _steps() -> dict[str, tuple[GraphView, GraphView, int]]:
         "3D U-Net": (build_unet(144, 16, 5, batch_size=1), volumes),
         "ResNet50": (resnet, images),
     }
-    card = replace(preset("v100-pcie"), memory=1024 * GIB)
+    card = replace(PRESETS["v100-pcie"], memory=1024 * GIB)
     steps = {}
     for name, (model, specs) in subjects.items():
         found = training_of(model, specs, hardware=card)
@@ -182,7 +182,7 @@ def _steps() -> dict[str, tuple[GraphView, GraphView, int]]:
 def _frontier(
     graph: GraphView, own: GraphView, persistent: int
 ) -> dict[str, list[tuple[float, float]]]:
-    return {card: _points(graph, own, persistent, preset(card)) for card in CARDS}
+    return {card: _points(graph, own, persistent, PRESETS[card]) for card in CARDS}
 
 
 def _points(

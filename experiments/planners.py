@@ -22,7 +22,7 @@ from experiments.subjects import NAMES
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound, peak
-from lms.machine.hardware import preset, roofline
+from lms.machine.hardware import PRESETS, roofline
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Speeds
 from lms.planning.select import workload_of
@@ -58,7 +58,7 @@ def _measured(seed: int, limit: float) -> dict[str, Any]:
     device = random.choice(_DEVICES)
     low, high = lower_bound(graph), peak(graph)
     budget = int(low + random.uniform(*_SHARES) * (high - low))
-    hardware = preset(device)
+    hardware = PRESETS[device]
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     rule = _planned(graph, speeds, budget, thresholds={})
     planned = _planned(graph, speeds, budget)

@@ -31,8 +31,7 @@ from lms.ir.graph import GraphView, Op
 from lms.ir.recompute import original_name
 from lms.units import MIB, Bytes, Seconds
 
-__all__ = ["PRESETS", "Costs", "Hardware", "check_numbers", "moved_bytes", "preset"]
-__all__ += ["roofline"]
+__all__ = ["PRESETS", "Costs", "Hardware", "check_numbers", "moved_bytes", "roofline"]
 
 
 def check_numbers(
@@ -67,7 +66,7 @@ class Hardware:
         source: Where the numbers come from.
 
     Example:
-        >>> preset("v100-pcie").copy_seconds(12_000_000_000, to_device=True)
+        >>> PRESETS["v100-pcie"].copy_seconds(12_000_000_000, to_device=True)
         1.00008
     """
 
@@ -95,7 +94,7 @@ class Hardware:
         """Return the floating-point operations per second of an element type.
 
         Example:
-            >>> card = preset("v100-pcie")
+            >>> card = PRESETS["v100-pcie"]
             >>> [card.rate_of(name) / 1e12 for name in ("float32", "float16")]
             [14.0, 112.0]
         """
@@ -178,24 +177,6 @@ def _read() -> Iterator[tuple[str, Hardware]]:
 PRESETS: Final[Mapping[str, Hardware]] = MappingProxyType(dict(_read()))
 
 
-def preset(name: str) -> Hardware:
-    """Return the hardware of a preset.
-
-    Raises:
-        ValueError: If the name is unknown; lists the known ones.
-
-    Example:
-        >>> preset("gh200").name, preset("t4").memory // MIB
-        ('GH200 96 GB, NVLink-C2C', 13664)
-    """
-    if name not in PRESETS:
-        raise ValueError(
-            f"`hardware` must be one of {', '.join(PRESETS)}, got {name!r}. "
-            "Or make a `Hardware` of your own."
-        )
-    return PRESETS[name]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
     """Seconds of each op on one device.
@@ -224,7 +205,7 @@ def roofline(graph: GraphView, hardware: Hardware) -> Costs:
     Example:
         >>> from lms.ir.graph import Tensor
         >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=9 * 10**8),))
-        >>> roofline(GraphView(ops=(a,)), preset("v100-pcie")).of("a")
+        >>> roofline(GraphView(ops=(a,)), PRESETS["v100-pcie"]).of("a")
         0.001
     """
     seconds = {

@@ -61,8 +61,8 @@ class LinkShare:
         price: Seconds of the device that a second of copying counts for.
 
     Example:
-        >>> from lms.machine.hardware import preset
-        >>> share = LinkShare(hardware=preset("v100-pcie"), seconds=1.0, price=0.1)
+        >>> from lms.machine.hardware import PRESETS
+        >>> share = LinkShare(hardware=PRESETS["v100-pcie"], seconds=1.0, price=0.1)
         >>> share.counted(2.0, moved=0), share.counted(2.0, moved=12_000_000_000)
         (0.2, 2.0)
     """

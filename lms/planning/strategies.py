@@ -19,7 +19,7 @@ from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import with_recomputed
 from lms.ir.write_guard import can_come_last
-from lms.machine.hardware import preset, roofline
+from lms.machine.hardware import PRESETS, roofline
 from lms.planning.addresses import why_unsealed
 from lms.planning.candidates import movable, small_pool_for, smallest_worth_moving
 from lms.planning.eviction import EvictionRules
@@ -440,7 +440,7 @@ def _least(
 
     Seconds are those of a reference card, so no measurement changes the least budget.
     """
-    hardware = preset(_REFERENCE)
+    hardware = PRESETS[_REFERENCE]
     speeds = Speeds(costs=roofline(orders[0], hardware), hardware=hardware)
     most = max(map(_enough, orders))
     rooms = [min(map(certain_need, orders))]

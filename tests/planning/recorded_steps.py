@@ -15,7 +15,7 @@ from keras import layers
 
 from lms.commands.forecast import captured_for
 from lms.ir.graph import GraphView, Op
-from lms.machine.hardware import preset
+from lms.machine.hardware import PRESETS
 from lms.planning.settings import Settings
 from lms.tf.capture.keras_step import step_of_data
 from lms.tf.capture.tracing import read_signature, trace
@@ -119,7 +119,7 @@ def _traced(subject: _Subject) -> StoredStep:
         step = step_of_data(subject.build(), "train")
         batch = [(subject.x, subject.y)]
         traced = trace(step, read_signature(batch))
-        captured = captured_for(traced, Settings(), hardware=preset("v100-pcie"))
+        captured = captured_for(traced, Settings(), hardware=PRESETS["v100-pcie"])
         found = captured.workload
     finally:
         keras.config.set_dtype_policy("float32")

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
-from lms.machine.hardware import Hardware, preset, roofline
+from lms.machine.hardware import PRESETS, Hardware, roofline
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import Speeds, budget_in
 from lms.planning.select import plain_plan, workload_of
@@ -90,7 +90,7 @@ def _anew(step: StoredStep) -> StoredStep:
 
 
 def _hardware(question: Question) -> Hardware:
-    found = preset(question.hardware)
+    found = PRESETS[question.hardware]
     return replace(found, memory=question.memory or found.memory)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
-from lms.machine.hardware import preset, roofline
+from lms.machine.hardware import PRESETS, roofline
 from lms.planning import placement
 from lms.planning.placement import find_plan, judged, ranked
 from lms.planning.problem import (
@@ -40,7 +40,7 @@ FITTED = FittedPlan(plan=SwapPlan(planner="none", order=()), small_pool=NO_POOL,
 
 
 def request(graph: GraphView, budget: int, headroom: Headroom = NOTHING) -> PlanRequest:
-    hardware = preset("v100-pcie")
+    hardware = PRESETS["v100-pcie"]
     return PlanRequest(
         budget=budget,
         headroom=headroom,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lms.machine.hardware import preset, roofline
+from lms.machine.hardware import PRESETS, roofline
 from lms.planning import select
 from lms.planning.problem import FittedPlan, MemoryBudget, Speeds, budget_in
 from lms.planning.select import choose_plan, choose_plan_once, workload_of
@@ -44,7 +44,7 @@ def asked(
     link: float = 1.0,
     settings: Settings | None = None,
 ) -> FittedPlan:
-    graph, hardware = read_step("by_hand_twice").graph, preset("v100-pcie")
+    graph, hardware = read_step("by_hand_twice").graph, PRESETS["v100-pcie"]
     hardware = replace(hardware, h2d=hardware.h2d * link)
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     workload = workload_of(graph, graph, lambda: speeds)

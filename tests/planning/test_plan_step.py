@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lms.errors import HostMemoryError
-from lms.machine.hardware import preset, roofline
+from lms.machine.hardware import PRESETS, roofline
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Speeds
 from lms.planning.select import workload_of
@@ -17,7 +17,7 @@ from tests.planning.stored import read_step
 def planned(free: int | None) -> PlannedStep:
     """A step whose copies take no time, in two thirds of its peak."""
     step = read_step("drawn_300")
-    hardware = replace(preset("v100-nvlink"), h2d=1e13, d2h=1e13, latency=0.0)
+    hardware = replace(PRESETS["v100-nvlink"], h2d=1e13, d2h=1e13, latency=0.0)
     speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
     workload = workload_of(step.graph, step.own, lambda: speeds)
     budget = MemoryBudget(total=1200 * MIB, margin=0, persistent=0)

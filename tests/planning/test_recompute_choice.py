@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.ir.liveness import buffers, peak
 from lms.ir.recompute import original_name, with_recomputed
-from lms.machine.hardware import Costs, preset
+from lms.machine.hardware import PRESETS, Costs
 from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
 from tests.graphs import graph_of
 from tests.planning.stored import read_step
@@ -260,7 +260,7 @@ def test_what_costs_more_to_recompute_than_a_copy_counts_for_moves() -> None:
         *later("relu"),
         op("grad", "last:0", "relu:0", "mul:0", size=1),
     )
-    hardware = replace(preset("v100-pcie"), latency=0.0)
+    hardware = replace(PRESETS["v100-pcie"], latency=0.0)
     copies = 2 * hardware.copy_seconds(1 << 20, to_device=True)
     seconds = {op.name: 1.0 for op in graph.ops} | {"relu": 0.3 * copies}
     costs = Costs(seconds=seconds, source="drawn")

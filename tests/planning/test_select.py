@@ -8,7 +8,7 @@ import pytest
 from lms.errors import BudgetError
 from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
-from lms.machine.hardware import preset, roofline
+from lms.machine.hardware import PRESETS, roofline
 from lms.planning import strategies as budget_search
 from lms.planning.placement import seconds_of
 from lms.planning.problem import FittedPlan, MemoryBudget, Risk, Speeds, budget_in
@@ -20,7 +20,7 @@ from tests.planning.stored import read_step
 
 def planned(step: str, room: MemoryBudget, **knobs: Any) -> FittedPlan:
     """A plan for a stored step that can be obeyed."""
-    graph, hardware = read_step(step).graph, preset("v100-pcie")
+    graph, hardware = read_step(step).graph, PRESETS["v100-pcie"]
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     asked = read_settings(**knobs)
     found = choose_plan(workload_of(graph, graph, lambda: speeds), asked, room)

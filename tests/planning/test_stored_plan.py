@@ -9,7 +9,7 @@ from lms.errors import BudgetError, PlanError
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.ir.recompute import Recomputed
-from lms.machine.hardware import preset, roofline
+from lms.machine.hardware import PRESETS, roofline
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep, Reason, Speeds
 from lms.planning.select import workload_of
@@ -38,7 +38,7 @@ TIGHT = 5 * MIB // 2
 
 
 def planned(graph: GraphView, total: int, plan: SwapPlan | None = None) -> PlannedStep:
-    hardware = preset("v100-pcie")
+    hardware = PRESETS["v100-pcie"]
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     budget = MemoryBudget(total=total, margin=0, persistent=0)
     workload = workload_of(graph, graph, lambda: speeds)

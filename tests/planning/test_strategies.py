@@ -9,7 +9,7 @@ import pytest
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
-from lms.machine.hardware import Costs, preset, roofline
+from lms.machine.hardware import PRESETS, Costs, roofline
 from lms.planning import strategies
 from lms.planning.placement import find_plan, seconds_of
 from lms.planning.problem import Filters, FittedPlan, PlanRequest, Speeds
@@ -47,7 +47,7 @@ GRAPH = step()
 
 
 def asked_for(budget: int, costs: Costs, **knobs: Any) -> PlanRequest:
-    speeds = Speeds(costs=costs, hardware=preset("v100-pcie"))
+    speeds = Speeds(costs=costs, hardware=PRESETS["v100-pcie"])
     return PlanRequest(budget=budget, speeds=speeds, filters=Filters(), **knobs)
 
 
@@ -98,7 +98,7 @@ def test_the_collector_is_as_it_was_after_planning(*, enabled: bool) -> None:
 
 def test_on_a_slow_link_all_is_recomputed_that_can_be() -> None:
     graph = scheduled(read_step("drawn_750").graph)
-    costs = roofline(graph, preset("v100-pcie"))
+    costs = roofline(graph, PRESETS["v100-pcie"])
     asked = asked_for(peak(graph) // 2, costs)
     moving = best([graph], replace(asked, recompute=False))
     found = best([graph], asked)
@@ -134,7 +134,7 @@ def test_a_step_that_an_order_makes_fit_is_tried_in_no_other_way(
 @pytest.mark.parametrize("name", ["drawn_300", "tagger"])
 def test_the_best_of_a_search_is_never_slower_than_its_starts(name: str) -> None:
     ordered = orders(read_step(name).graph)
-    costs = roofline(ordered[0], preset("v100-pcie"))
+    costs = roofline(ordered[0], PRESETS["v100-pcie"])
     asked = asked_for(peak(ordered[0]) * 45 // 100, costs)
     found = best(ordered, asked)
     moving = best_plan(ordered, replace(asked, recompute=False))

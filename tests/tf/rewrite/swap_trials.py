@@ -10,7 +10,7 @@ import tensorflow as tf
 from lms.emulation.counters import begin_trace, counter, end_trace
 from lms.ir.liveness import peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan
-from lms.machine.hardware import preset, roofline
+from lms.machine.hardware import PRESETS, roofline
 from lms.planning.placement import find_plan
 from lms.planning.problem import Filters, PlanRequest, Speeds
 from lms.tf.capture.tracing import trace
@@ -40,7 +40,7 @@ def swap_and_compare() -> dict[str, Any]:
     inputs = traced.flat_inputs([x, y])
     step = specialise(traced, inputs, device=DEVICE)
     graph = scheduled(step.graph)
-    hardware = preset("v100-pcie")
+    hardware = PRESETS["v100-pcie"]
     asked = PlanRequest(
         budget=int(0.6 * peak(graph)),
         speeds=Speeds(costs=roofline(graph, hardware), hardware=hardware),

@@ -20,7 +20,6 @@ from lms.planning.candidates import movable, small_pool_for, smallest_worth_movi
 from lms.planning.eviction import EvictionRules, least_room, plan_within
 from lms.planning.prefetch import copy_in_time
 from lms.planning.problem import (
-    NOTHING,
     UNLIMITED,
     Filters,
     FittedPlan,
@@ -225,7 +224,7 @@ def _in_time(
     effort: Effort,
 ) -> Iterator[FittedPlan]:
     """Yield plans with swap-ins that start in time, of no higher risk."""
-    headroom = NOTHING if fitted.risk is Risk.PLACE else request.headroom
+    headroom = Headroom() if fitted.risk is Risk.PLACE else request.headroom
     bound = request.budget + headroom.bound
     pool = fitted.small_pool
     regions = [Region(capacity=UNLIMITED, small_pool=replace(pool, sizes=()))]

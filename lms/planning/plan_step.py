@@ -18,11 +18,11 @@ from lms.planning.problem import (
     MemoryBudget,
     PlannedStep,
     Reason,
-    Speeds,
     Workload,
 )
-from lms.planning.select import choose_plan, fits_easily, fitted_plan
+from lms.planning.select import choose_plan, fitted_plan
 from lms.planning.settings import Settings
+from lms.planning.tuning import TUNING
 from lms.simulation.executor import simulate
 from lms.simulation.memory import simulate_memory
 from lms.units import Bytes, format_bytes
@@ -78,7 +78,7 @@ def plan_step(
 
 def without_plan(workload: Workload, budget: MemoryBudget) -> PlannedStep:
     """Return the step as TensorFlow runs it, whether it fits or not."""
-    return replace(_plain(workload, workload.plain, budget), reason=Reason.NO_PLAN)
+    return replace(_predicted(workload, workload.plain, budget), reason=Reason.NO_PLAN)
 
 
 def _recomputed(
@@ -89,34 +89,35 @@ def _recomputed(
     if not may_choose or settings.plan is not None:
         return None
     # Over so slow a link the plan that moves the fewest bytes is the fastest.
-    slow = replace(workload, speeds=lambda: _slowed(workload.speeds()))
+    speeds = workload.speeds()
+    link = replace(speeds.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
+    slow = replace(workload, speeds=lambda: replace(speeds, hardware=link))
     always = replace(settings, recompute=True)
     found = _predicted(workload, choose(slow, always, budget), budget)
     return replace(found, reason=Reason.SMALL_HOST)
 
 
-def _slowed(speeds: Speeds) -> Speeds:
-    link = replace(speeds.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
-    return replace(speeds, hardware=link)
-
-
 def _predicted(
     workload: Workload, fitted: FittedPlan, budget: MemoryBudget
 ) -> PlannedStep:
-    if fitted.plan == workload.plain.plan:
-        return _plain(workload, fitted, budget)
-    speeds = workload.speeds()
-    plan = fitted.plan
-    graph = planned_graph(workload.graph, plan)
+    plan, is_plain = fitted.plan, fitted.plan == workload.plain.plan
+    graph = workload.own if is_plain else planned_graph(workload.graph, plan)
     validate_plan(graph, plan)
-    memory = simulate_memory(graph, plan)
-    timeline = simulate(graph, plan, speeds.costs, speeds.hardware)
-    # Without a release, as by IBM's rule, a slow link keeps tensors for longer.
-    by_time = any(swap.release is None for swap in plan.swaps) and timeline.chunks_peak
+    reason, timeline, by_time = Reason.PLANNED, None, 0
+    if is_plain:
+        most = fitted.peak * TUNING.surprising_factor + fitted.beside
+        reason = Reason.FITS_EASILY if most <= budget.step else Reason.FITS
+        memory = workload.plain_memory
+    else:
+        memory, speeds = simulate_memory(graph, plan), workload.speeds()
+        timeline = simulate(graph, plan, speeds.costs, speeds.hardware)
+        # Without a release, as by IBM's rule, a slow link keeps tensors for longer.
+        if any(swap.release is None for swap in plan.swaps):
+            by_time = timeline.chunks_peak
     return PlannedStep(
         workload=workload,
         budget=budget,
-        reason=Reason.PLANNED,
+        reason=reason,
         plan=plan,
         graph=graph,
         small_pool=fitted.small_pool,
@@ -125,21 +126,4 @@ def _predicted(
         step_bytes=by_time or fitted.peak,
         risk=fitted.risk,
         sealed=fitted.sealed,
-    )
-
-
-def _plain(workload: Workload, fitted: FittedPlan, budget: MemoryBudget) -> PlannedStep:
-    validate_plan(workload.own, fitted.plan)
-    easily = fits_easily(fitted, budget)
-    return PlannedStep(
-        workload=workload,
-        budget=budget,
-        reason=Reason.FITS_EASILY if easily else Reason.FITS,
-        plan=fitted.plan,
-        graph=workload.own,
-        small_pool=fitted.small_pool,
-        memory=workload.plain_memory,
-        timeline=None,
-        step_bytes=fitted.peak,
-        risk=fitted.risk,
     )

@@ -7,7 +7,7 @@ allocations are not known to the byte.
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from functools import cache
 
@@ -21,7 +21,7 @@ from lms.simulation.memory import MemoryTimeline, simulate_memory
 from lms.simulation.timeline import Timeline
 from lms.units import MIB, Bytes, Seconds
 
-__all__ = ["NOTHING", "UNLIMITED", "Filters", "FittedPlan", "Headroom", "MemoryBudget"]
+__all__ = ["UNLIMITED", "Filters", "FittedPlan", "Headroom", "MemoryBudget"]
 __all__ += ["PlanRequest", "PlannedStep", "Reason", "Risk", "Speeds"]
 __all__ += ["Workload", "budget_in"]
 
@@ -105,9 +105,6 @@ class Headroom:
     holes: tuple[int, ...] = ()
 
 
-NOTHING = Headroom()
-
-
 class Risk(IntEnum):
     """Risk of a plan's placement; the least is best."""
 
@@ -157,7 +154,7 @@ class PlanRequest:
     """
 
     budget: Bytes
-    headroom: Headroom = NOTHING
+    headroom: Headroom = field(default_factory=Headroom)
     speeds: Speeds
     filters: Filters
     recompute: bool | None = None
@@ -203,11 +200,6 @@ class MemoryBudget:
         """
         room = self.free if self.is_whole_device else self.step
         return room - self.fences
-
-    @property
-    def sealed_step(self) -> int:
-        """Bytes that a sealed step is planned into: its room less a reserve."""
-        return self.sealed_room * TUNING.sealed_percent // 100
 
     @property
     def is_whole_device(self) -> bool:

@@ -34,7 +34,7 @@ from lms.simulation.memory import allocator_peak
 from lms.storage.cache import cache_folder, digest, read_entry, sources, write_entry
 from lms.units import Bytes, format_bytes
 
-__all__ = ["choose_plan", "choose_plan_once", "fits", "fits_easily", "fitted_plan"]
+__all__ = ["choose_plan", "choose_plan_once", "fits", "fitted_plan"]
 __all__ += ["plain_plan", "plan_at_length", "workload_of"]
 
 _LOG = logging.getLogger("lms")
@@ -148,11 +148,6 @@ def fits(plain: FittedPlan, budget: MemoryBudget) -> bool:
 def _needed(plain: FittedPlan) -> Bytes:
     """Return the bytes that suffice without a plan, in any order of ops."""
     return math.ceil(plain.peak * TUNING.unordered_factor) + plain.beside
-
-
-def fits_easily(plain: FittedPlan, budget: MemoryBudget) -> bool:
-    """Tell whether a step fits even if it needs much more than predicted."""
-    return plain.peak * TUNING.surprising_factor + plain.beside <= budget.step
 
 
 def _for_the_budget(

@@ -51,8 +51,6 @@ from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["best_plan", "plan_by_budget"]
 
-_ALL = 100  # percent
-
 # Four times the peak of any order, and chunks for its small tensors, are enough for a
 # plan that moves nothing: holes of unequal sizes and gaps may take as much again.
 _SPACIOUS = 4
@@ -340,22 +338,27 @@ def plan_by_budget(
     """
     may_wait = (True, False) if can_come_last(graph) else (True,)
     orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
+    request = PlanRequest(
+        budget=budget.step,
+        speeds=speeds,
+        filters=settings.filters,
+        recompute=settings.recompute,
+        is_first=settings.replan,
+    )
     refusal = None
     if not (budget.unsealed or why_unsealed(graph)):
         try:
-            found = _plan_sealed(orders, settings, budget, speeds)
+            if (found := _plan_sealed(orders, request, budget)) is not None:
+                return found
         except BudgetError as error:
-            found, refusal = None, error.with_traceback(None)
-        if found is not None:
-            return found
-    return _plan_unsealed(orders, settings, budget, speeds, refusal)
+            refusal = error.with_traceback(None)
+    return _plan_unsealed(orders, request, budget, refusal)
 
 
 def _plan_unsealed(
     orders: Sequence[Callable[[], Sequence[GraphView]]],
-    settings: Settings,
+    request: PlanRequest,
     budget: MemoryBudget,
-    speeds: Speeds,
     refusal: BudgetError | None,
 ) -> FittedPlan:
     """Plan a step whose chunks lie where best fit places them.
@@ -364,70 +367,65 @@ def _plan_unsealed(
     the least budget of a sure plan, or had it when the training began: a step that runs
     out of memory is replanned.
     """
-    sure = None
-    for percent in (TUNING.taken_percent, _ALL):
-        option = _least_doubted(orders, _request(settings, budget, speeds, percent))
-        if option is not None and option.risk is Risk.NONE:
-            if percent < _ALL:
-                return option
-            sure = option
+    # No plan can take more than the whole device has.
+    beyond = UNLIMITED if budget.is_whole_device else budget.margin
+    headroom = Headroom(
+        free=budget.free - budget.step, bound=beyond, holes=budget.holes
+    )
+    request = replace(request, headroom=headroom)
+    sure = _sure(orders, _within(request, TUNING.taken_percent))
+    if sure is not None:
+        return sure
+    sure = _sure(orders, request)
     if refusal is not None:
         if sure is None:
             raise refusal
         return sure
     every = [order for family in orders for order in family()]
-    request = _request(settings, budget, speeds, _ALL)
     least, placed = _least(every, request)
     if budget.device_has(least):
         if sure is not None:
             return sure
         if placed is not None and least <= budget.step:
             return placed
-    raise _refusal(least, every, settings.filters, "and fragmentation", budget)
+    raise _refusal(least, every, request.filters, budget)
 
 
 def _plan_sealed(
     orders: Sequence[Callable[[], Sequence[GraphView]]],
-    settings: Settings,
+    request: PlanRequest,
     budget: MemoryBudget,
-    speeds: Speeds,
 ) -> FittedPlan | None:
     """Plan a sealed step into the budget less a reserve, or into the least budget.
 
     Returns:
         None if the step has no sealed plan in any budget.
     """
-    request = PlanRequest(
-        budget=budget.sealed_step,
-        speeds=speeds,
-        filters=settings.filters,
-        recompute=settings.recompute,
+    request = replace(
+        request,
+        budget=budget.sealed_room * TUNING.sealed_percent // 100,
         sealed=True,
-        is_first=settings.replan,
         large=smallest_worth_moving(min(map(peak, orders[0]()))),
     )
-    found = _least_doubted(orders, request)
-    if found is not None:
+    if (found := _sure(orders, request)) is not None:
         return found
     every = [order for family in orders for order in family()]
     least, placed = _least(every, request)
     if placed is None or least <= budget.sealed_room:
         return placed
-    raise _refusal(least + budget.fences, every, settings.filters, "", budget)
+    raise _refusal(least + budget.fences, every, request.filters, budget)
 
 
 def _refusal(
     least: Bytes,
     orders: Sequence[GraphView],
     filters: Filters,
-    cause: str,
     budget: MemoryBudget,
 ) -> BudgetError:
     _, op_name = min(least_need(graph, filters) for graph in orders)
-    what = f"op {op_name!r} {cause}".strip()
     return BudgetError(
-        f"`budget` must be at least {format_bytes(least, at_least=True)} for {what}, "
-        f"got {format_bytes(budget.step)}. Use a smaller batch or volume.",
+        f"`budget` must be at least {format_bytes(least, at_least=True)} for op "
+        f"{op_name!r}, got {format_bytes(budget.step)}. Use a smaller batch or volume.",
         op_name=op_name,
         least_bytes=least,
     )
@@ -452,10 +450,8 @@ def _least(
     def planned(room: Bytes) -> FittedPlan | None:
         asked = replace(request, budget=room, speeds=speeds)
         if not request.sealed:
-            free = room // TUNING.least_budget_part
-            taken = room * TUNING.taken_percent // _ALL
-            headroom = Headroom(free=room - taken + free, bound=UNLIMITED)
-            asked = replace(asked, budget=taken, headroom=headroom)
+            headroom = Headroom(free=room // TUNING.least_budget_part, bound=UNLIMITED)
+            asked = _within(replace(asked, headroom=headroom), TUNING.taken_percent)
         return _first_sure(orders, asked)
 
     index = bisect_left(rooms, x=True, key=lambda room: planned(room) is not None)
@@ -491,35 +487,9 @@ def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan
     return None
 
 
-def _request(
-    settings: Settings, budget: MemoryBudget, speeds: Speeds, percent: int
-) -> PlanRequest:
-    taken = budget.step * percent // 100
-    # No plan can take more than the whole device has.
-    beyond = UNLIMITED if budget.is_whole_device else budget.margin
-    return PlanRequest(
-        budget=taken,
-        headroom=Headroom(
-            free=budget.free - taken,
-            bound=budget.step - taken + beyond,
-            holes=budget.holes,
-        ),
-        speeds=speeds,
-        filters=settings.filters,
-        recompute=settings.recompute,
-        is_first=settings.replan,
-    )
-
-
-def _least_doubted(
+def _sure(
     orders: Iterable[Callable[[], Sequence[GraphView]]], request: PlanRequest
 ) -> FittedPlan | None:
-    """Return the first family's plan without risk, else the plan of least risk."""
-    found: list[FittedPlan] = []
-    for family in orders:
-        option = best_plan(family(), request)
-        if option is not None:
-            found.append(option)
-            if option.risk is Risk.NONE:
-                break
-    return min(found, key=lambda option: option.risk, default=None)
+    """Return the first family's plan without risk; None if there is none."""
+    plans = (best_plan(family(), request) for family in orders)
+    return next((each for each in plans if each and each.risk is Risk.NONE), None)

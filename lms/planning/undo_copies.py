@@ -10,12 +10,12 @@ the planned swap-outs.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from lms.ir.graph import GraphView
-from lms.simulation.timeline import Interval, Lane, Timeline
-from lms.units import MIB, Bytes, Seconds
+from lms.simulation.timeline import Lane, Timeline
+from lms.units import MIB, Bytes
 
 __all__ = ["UndoGroup", "undo_groups"]
 
@@ -62,10 +62,16 @@ def undo_groups(
     ordered = [one for one in computed if one.name in chain]
     ends = [one.end for one in ordered]
     copies = [one for one in timeline.intervals if one.lane is Lane.D2H]
-    at, found = 0.0, list[UndoGroup]()
+    end, found = 0.0, list[UndoGroup]()
     for handles, writers in _groups(graph, sizes):
         size = sum(sizes[handle] for handle in handles)
-        at, begin = _gap(copies, at, size / rate * 100 / _PERCENT)
+        begin, seconds = end, size / rate * 100 / _PERCENT
+        for one in copies:
+            if one.end > begin:
+                if one.start >= begin + seconds:
+                    break
+                begin = one.end
+        end = begin + seconds
         behind = bisect_right(ends, begin)
         first = min(position[name] for name in writers)
         while behind and position[ordered[behind - 1].name] >= first:
@@ -85,30 +91,10 @@ def _groups(
             if handle in sizes:
                 writers.setdefault(handle, []).append(op.name)
     together, size = list[str](), 0
-    for handle in writers:
+    for number, handle in enumerate(writers, start=1):
         together.append(handle)
         size += sizes[handle]
-        if size >= _TOGETHER:
-            yield _with_writers(together, writers)
+        if size >= _TOGETHER or number == len(writers):
+            names = dict.fromkeys(name for each in together for name in writers[each])
+            yield tuple(together), tuple(names)
             together, size = [], 0
-    if together:
-        yield _with_writers(together, writers)
-
-
-def _with_writers(
-    handles: list[str], writers: Mapping[str, list[str]]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    names = dict.fromkeys(name for handle in handles for name in writers[handle])
-    return tuple(handles), tuple(names)
-
-
-def _gap(
-    copies: Sequence[Interval], at: Seconds, seconds: Seconds
-) -> tuple[Seconds, Seconds]:
-    """Return (end, begin) of the first gap of `seconds` between copies, from `at`."""
-    for one in copies:
-        if one.end > at:
-            if one.start >= at + seconds:
-                break
-            at = one.end
-    return at + seconds, at

@@ -16,7 +16,6 @@ from lms.machine.hardware import PRESETS, roofline
 from lms.planning import placement
 from lms.planning.placement import find_plan, judged, ranked
 from lms.planning.problem import (
-    NOTHING,
     Filters,
     FittedPlan,
     Headroom,
@@ -36,6 +35,7 @@ from tests.graphs import scheduled
 from tests.planning.stored import read_step
 from tests.strategies import examples
 
+NOTHING = Headroom()
 FITTED = FittedPlan(plan=SwapPlan(planner="none", order=()), small_pool=NO_POOL, peak=1)
 
 

@@ -11,7 +11,15 @@ from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.hardware import PRESETS, roofline
 from lms.planning import strategies as budget_search
 from lms.planning.placement import seconds_of
-from lms.planning.problem import FittedPlan, MemoryBudget, Risk, Speeds, budget_in
+from lms.planning.problem import (
+    Filters,
+    FittedPlan,
+    MemoryBudget,
+    PlanRequest,
+    Risk,
+    Speeds,
+    budget_in,
+)
 from lms.planning.select import choose_plan, workload_of
 from lms.planning.settings import read_settings
 from lms.units import MIB
@@ -59,7 +67,9 @@ def test_a_budget_below_what_a_planner_can_do_says_what_would_do(
 
 
 @pytest.mark.parametrize("automatic", [True, False])
-def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
+def test_only_a_budget_that_was_given_is_a_bound(
+    monkeypatch: pytest.MonkeyPatch, *, automatic: bool
+) -> None:
     """All of the device needs none: a plan that is placed there cannot take more."""
     limit = 100 * MIB
     margin = 4 * MIB if automatic else 0
@@ -68,9 +78,15 @@ def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
     )
     again = budget.of(90 * MIB)
     assert again.step < budget.step
+    asked = list[PlanRequest]()
+    monkeypatch.setattr(budget_search, "_sure", lambda _, terms: asked.append(terms))
     for each in (budget, again):
-        request = budget_search._request(read_settings(), each, cast("Any", None), 100)
-        bound = request.headroom.bound
+        terms = PlanRequest(
+            budget=each.step, speeds=cast("Any", None), filters=Filters()
+        )
+        with pytest.raises(BudgetError, match="no plan"):
+            budget_search._plan_unsealed([], terms, each, BudgetError("no plan"))
+        bound = asked[-1].headroom.bound
         assert (each.step + bound > limit) is automatic
         assert automatic or each.step + bound == budget.step
 

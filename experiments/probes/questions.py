@@ -105,9 +105,7 @@ def refused(_: Mapping[str, Any], device: Device) -> _Found:
     tries: list[dict[str, Any]] = []
     size = x.numpy().nbytes
     for room in (size + 32 * MIB, size + 2 * MIB, size // 2):
-        held = hold(
-            device, (device.limit or 0) - (device.memory.current_bytes or 0) - room
-        )
+        held = hold(device, (device.limit or 0) - (device.current_bytes or 0) - room)
         begun = time.perf_counter()
         row: dict[str, Any] = {"room_bytes": room - size}
         try:

@@ -132,7 +132,7 @@ def _made_beside(budget: Bytes | None, part: int) -> AbstractContextManager[None
     device = find_device()
     limits = [n for n in (device.limit, budget) if n is not None]
     room = min(limits) // part if limits else None
-    return made_beside(device.full_name, room, device.memory.current_bytes or 0)
+    return made_beside(device.full_name, room, device.current_bytes or 0)
 
 
 def nothing_to_plan(settings: Settings) -> bool:
@@ -307,7 +307,7 @@ class FittedFunction:
     def give_back(self) -> None:
         """Move all variables back to the device if it has ample free memory."""
         device = find_device()
-        used = device.memory.current_bytes or 0
+        used = device.current_bytes or 0
         free = UNLIMITED if device.limit is None else device.limit - used
         found = {id(h): h for step in self._traced.values() for h in step.captures}
         moved = HostVariables(tuple(filter(lies_on_host, found.values())))
@@ -317,7 +317,7 @@ class FittedFunction:
     def watch_peak(self) -> None:
         """Measure the peak of steps that Keras's own function is about to run."""
         for step in self._steps.values():
-            step.memory.watch(step)
+            step.device.watch(step)
 
     def note_peak(self) -> None:
         """Record the memory peak of steps that Keras's own function ran."""

@@ -455,7 +455,7 @@ def _built(found: Outcome) -> PreparedStep:
         nodes = one_round_at_a_time(nodes)
     return PreparedStep(
         rebuilt=rebuild(captured.traced, step, nodes, as_traced=is_sure),
-        memory=device.memory,
+        device=device,
         predicted=replace(
             report_of(captured.kind, step, planned, found.seconds),
             not_planned=captured.held_back and str(captured.held_back),

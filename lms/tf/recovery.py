@@ -36,7 +36,7 @@ from lms.report.step import StepReport, StepTimeline
 from lms.tf import failures
 from lms.tf.attempts import Outcome
 from lms.tf.measure.arena import Arena
-from lms.tf.measure.devices import DeviceMemory
+from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import host_budget
 from lms.tf.passes.host_variables import HostVariables
 from lms.tf.rewrite.rebuilding import RebuiltStep
@@ -74,7 +74,7 @@ class PreparedStep:
 
     Args:
         rebuilt: The callable; None once its memory was given up.
-        memory: The allocator of the step's device.
+        device: The device that runs the step.
         predicted: The report before the first run.
         timeline: Predicted memory over the step.
         small_pool: Keeps free chunks for small tensors together while it lives.
@@ -99,7 +99,7 @@ class PreparedStep:
     """
 
     rebuilt: RebuiltStep | None
-    memory: DeviceMemory
+    device: Device
     predicted: StepReport
     timeline: StepTimeline
     small_pool: object
@@ -132,7 +132,7 @@ class PreparedStep:
         """
         # Host tensors belong to one call at a time.
         with self.lock, uninterrupted():
-            self.memory.watch(self)
+            self.device.watch(self)
             self.on_host.settle()
             is_plain = self.predicted.fits_unplanned
             kept = self.is_kept and (self._is_watched or not is_plain)
@@ -216,8 +216,8 @@ class PreparedStep:
 
     def note_peak(self) -> None:
         """Record the memory peak of steps that Keras's own function ran."""
-        if self.predicted.fits_unplanned and self.memory.is_watched_by(self):
-            self.measured_peak = self.memory.peak_bytes
+        if self.predicted.fits_unplanned and self.device.is_watched_by(self):
+            self.measured_peak = self.device.peak_bytes
 
     def report(self) -> StepReport:
         """The report, with the measured peak."""
@@ -323,13 +323,13 @@ class PreparedStep:
         self.calls += 1
         self.failures = 0
         if self.calls == 1:
-            self.memory.reset_peak()
+            self.device.reset_peak()
             return
         if self.calls == _SETTLED:
             self.moves = 0
         if self.calls == _CHECKED:
             self.search_on()
-        peak = self.memory.peak_bytes or 0
+        peak = self.device.peak_bytes or 0
         self.measured_peak = max(self.measured_peak or 0, peak)
         promised = self.predicted.predicted_peak_bytes
         if self.arena is not None and self.calls == _CHECKED and peak > promised:

@@ -55,7 +55,7 @@ def _sealed(device: Device) -> Arena:
 def exact_bytes() -> dict[str, Any]:
     """Return what fits into an arena, into its batch, and once it was given up."""
     device, kept = _begun()
-    before = device.memory.current_bytes or 0
+    before = device.current_bytes or 0
     arena = _sealed(device)
     arrays = [np.arange(size // 4, dtype=np.float32) for size in _BATCH]
     inputs = arena.admit([*map(compat.host_tensor, arrays), tf.constant([1, 2])])
@@ -68,7 +68,7 @@ def exact_bytes() -> dict[str, Any]:
         "more": _fits(device, arena.capacity + 256),
     }
     del inputs, arena
-    found["left"] = (device.memory.current_bytes or 0) - before
+    found["left"] = (device.current_bytes or 0) - before
     return found | {"kept": len(kept)}
 
 

@@ -326,22 +326,22 @@ def scratch_in_little_room(channels: int) -> dict[str, Any]:
     filters = tf.Variable(tf.random.stateless_normal([7, 7, 1, channels], (1, 2)))
     spec = tf.TensorSpec([2, 4, 4, channels])
     step, device = specialised(grouped(filters), spec), find_device()
-    device.memory.reset_peak()
+    device.reset_peak()
     found, *_ = scratch.measure_scratch(step, device)
     calls = [op.name for op in step.graph.ops if "Call" in op.type]
     return {
         "scratch": sorted(found[name] for name in calls),
-        "peak": device.memory.peak_bytes,
+        "peak": device.peak_bytes,
         "memory": device.limit,
     }
 
 
 def memory_of_chunks() -> dict[str, int]:
     """Bytes of a tensor in a hole of half as much again, and of an op of constants."""
-    memory = find_device().memory
+    device = find_device()
 
     def used() -> int:
-        return memory.current_bytes or 0
+        return device.current_bytes or 0
 
     hole = tf.zeros([3 << 18])
     wall = tf.zeros([1])

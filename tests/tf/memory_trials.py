@@ -29,7 +29,7 @@ from lms.tf.lowering import TracedStep
 from lms.tf.measure import device_rates
 from lms.tf.measure.bench import Bench
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
-from lms.tf.measure.devices import DeviceMemory, find_device
+from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
 from lms.tf.undo import KeptVariables
@@ -225,14 +225,14 @@ def free_holes(sizes: Sequence[int]) -> dict[str, Any]:
         kept.append(tf.raw_ops.Empty(shape=[7 * MIB], dtype=tf.uint8))
     none = device.free_holes(most, 64 * KIB)
     del freed
-    before = device.memory.current_bytes or 0
-    device.memory.reset_peak()
+    before = device.current_bytes or 0
+    device.reset_peak()
     return {
         "none": none,
         "found": device.free_holes(most, 64 * KIB),
         "few": device.free_holes(1, 64 * KIB),
-        "taken": (device.memory.peak_bytes or 0) - before,
-        "left": (device.memory.current_bytes or 0) - before,
+        "taken": (device.peak_bytes or 0) - before,
+        "left": (device.current_bytes or 0) - before,
         "kept": len(kept),
     }
 
@@ -246,11 +246,11 @@ def small_chunks(sizes: Sequence[int]) -> dict[str, Any]:
     del holes
     device = find_device()
     walls = device.keep_pool(SmallPool(sizes=tuple(sizes)))
-    before = device.memory.current_bytes or 0
+    before = device.current_bytes or 0
     tensors = [tf.raw_ops.Empty(shape=[size], dtype=tf.uint8) for size in sizes]
     return {
         "places": [compat.address_of(tensor) for tensor in tensors],
-        "taken": (device.memory.current_bytes or 0) - before,
+        "taken": (device.current_bytes or 0) - before,
         "kept": len(kept) + (walls is not None),
     }
 
@@ -340,7 +340,7 @@ def settle_shared() -> dict[str, Any]:
     variables = [*weights, *slots]
     step = _step_of(variables)
     before = [variable.numpy() for variable in variables]
-    there = device.memory.current_bytes or 0
+    there = device.current_bytes or 0
     missing = shared_bytes(step, device)
     settle_variables(step, device)
     for weight in weights:  # from now on what is read is a copy
@@ -348,7 +348,7 @@ def settle_shared() -> dict[str, Any]:
     return {
         "missing": missing,
         "missing_after": shared_bytes(step, device),
-        "grown": (device.memory.current_bytes or 0) - there,
+        "grown": (device.current_bytes or 0) - there,
         "bytes": sum(value.nbytes for value in before),
         "kept": _kept(before, variables),
         "walls": len(walls),
@@ -381,7 +381,7 @@ def fit_in_a_full_device() -> str:
         weights.assign_sub(0.1 * gradient)
         return loss
 
-    hogs = _all_that_is_free(find_device().memory)
+    hogs = _all_that_is_free(find_device())
     hogs += [tf.raw_ops.Empty(shape=[8], dtype=tf.uint8) for _ in range(_crumbs())]
     try:
         lms.fit_in_memory(step, [tf.TensorSpec([64, 64])])
@@ -392,7 +392,7 @@ def fit_in_a_full_device() -> str:
 
 def _crumbs() -> int:
     """Chunks of the least size that are free."""
-    free = (find_device().limit or 0) - (find_device().memory.current_bytes or 0)
+    free = (find_device().limit or 0) - (find_device().current_bytes or 0)
     return max(0, free // 256 - 2)
 
 
@@ -400,7 +400,7 @@ def measure_in_a_full_device() -> dict[str, Any]:
     """Rates where there is room for nothing, then for a little, then for all."""
     device = find_device()
     hogs = [tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8) for _ in range(6)]
-    hogs += _all_that_is_free(device.memory)
+    hogs += _all_that_is_free(device)
     try:
         device_rates._rate(device, "flops")
         refused = ""
@@ -410,7 +410,7 @@ def measure_in_a_full_device() -> dict[str, Any]:
     little = device_rates._rate(device, "flops")
     hogs.clear()
     roomy = device_rates._rate(device, "flops")
-    hogs = _all_that_is_free(device.memory)
+    hogs = _all_that_is_free(device)
     return {
         "refused": refused,
         "rates": [little, roomy, device_rates._rate(device, "flops")],
@@ -423,15 +423,15 @@ def settle_in_a_full_device() -> dict[str, Any]:
     before = [np.arange(size << 18, dtype=np.float32) for size in (6, 3, 2)]
     variables = [tf.Variable(tf.constant(value)) for value in before]
     gc.collect()
-    step, memory = _step_of(variables), find_device().memory
-    hogs = _all_that_is_free(memory)
-    there = memory.current_bytes
+    step, device = _step_of(variables), find_device()
+    hogs = _all_that_is_free(device)
+    there = device.current_bytes
     settle_variables(step, find_device())
     held = KeptVariables(tuple(step.variables.values()))
     held.put_back(held.values())  # in their own room: there is no other
     return {
         "kept": _kept(before, variables),
-        "grown": (memory.current_bytes or 0) - (there or 0),
+        "grown": (device.current_bytes or 0) - (there or 0),
         "hogs": len(hogs),
     }
 
@@ -441,12 +441,12 @@ def _kept(before: Sequence[np.ndarray], variables: Sequence[tf.Variable]) -> boo
     return all((value == variable.numpy()).all() for value, variable in pairs)
 
 
-def _all_that_is_free(memory: DeviceMemory) -> list[Any]:
+def _all_that_is_free(device: Device) -> list[Any]:
     """Tensors of all sizes that an emulated device has room for."""
     hogs: list[Any] = []
     size = 8 * MIB
     while size >= 256:
-        fits = size <= (find_device().limit or 0) - (memory.current_bytes or 0)
+        fits = size <= (find_device().limit or 0) - (device.current_bytes or 0)
         try:  # TensorFlow would wait for what does not fit
             found = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8) if fits else None
         except tf.errors.ResourceExhaustedError:

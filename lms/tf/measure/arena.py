@@ -98,7 +98,7 @@ class Arena:
 
         Waits for the device.
         """
-        more = (self.device.memory.current_bytes or 0) - self.used
+        more = (self.device.current_bytes or 0) - self.used
         if self.fences is None or not -self.below < more <= sum(self.chunks):
             return False
         try:
@@ -147,8 +147,8 @@ class Arena:
                 fences = self._fences()
         except (tf.errors.OpError, ValueError, MemoryError):
             return False
-        self.fences, self.used = fences, self.device.memory.current_bytes or 0
-        self.device.memory.reset_peak()
+        self.fences, self.used = fences, self.device.current_bytes or 0
+        self.device.reset_peak()
         if self.is_clear():
             return True
         self.fences = None

@@ -250,10 +250,10 @@ class Bench:
 
     def _peak(self, call: Callable[[], Any]) -> Bytes:
         """Bytes that a call takes at its peak beside its results."""
-        memory = self.device.memory
-        memory.reset_peak()
+        device = self.device
+        device.reset_peak()
         results = call()
-        found = (memory.peak_bytes or 0) - (memory.current_bytes or 0)
+        found = (device.peak_bytes or 0) - (device.current_bytes or 0)
         del results
         return max(0, found)
 

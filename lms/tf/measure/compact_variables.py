@@ -49,7 +49,7 @@ def settle_variables(step: TracedStep, device: Device) -> None:
         if _settled.get(id(handle)) is not handle
     ]
     needed, there = _needed_and_there(handles)
-    now = device.memory.current_bytes or 0
+    now = device.current_bytes or 0
     if device.limit and now - there + needed + needed // _SPARE > device.limit:
         return
     found = [pair for pair in handles if _size(*pair)]

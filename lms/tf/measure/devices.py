@@ -23,7 +23,7 @@ from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.units import MIB
 
-__all__ = ["Device", "DeviceMemory", "find_device", "memory_grows", "planned_on"]
+__all__ = ["Device", "find_device", "memory_grows", "planned_on"]
 __all__ += ["fillers_of", "nothing", "read_installation"]
 __all__ += ["say_what_is_not_planned", "sync_devices"]
 
@@ -60,62 +60,8 @@ def read_installation() -> Installation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
-    """The allocator of one device.
-
-    Args:
-        device: Its short name, such as `GPU:0`.
-    """
-
-    device: str
-
-    def watch(self, watcher: object) -> None:
-        """Reset the peak when another step than before is about to run."""
-        if not self.is_watched_by(watcher):
-            _watchers[self.device] = id(watcher)
-            self.reset_peak()
-
-    def is_watched_by(self, watcher: object) -> bool:
-        """Tell whether the peak since the last reset belongs to this step."""
-        return _watchers.get(self.device) == id(watcher)
-
-    @property
-    def current_bytes(self) -> int | None:
-        """Bytes in use; None where the allocator keeps no statistics."""
-        return self._info().get("current")
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """The most bytes in use since `reset_peak`; None without statistics."""
-        return self._info().get("peak")
-
-    def settled_bytes(self) -> int | None:
-        """Bytes in use once the number stops changing: input pipelines prefetch."""
-        before = self.current_bytes
-        for _ in range(_POLLS):
-            time.sleep(_POLL_SECONDS)
-            now = self.current_bytes
-            if now == before:
-                break
-            before = now
-        return before
-
-    def reset_peak(self) -> None:
-        """Let the peak start again at the bytes in use."""
-        if self._info():
-            tf.config.experimental.reset_memory_stats(self.device)
-
-    def _info(self) -> dict[str, int]:
-        """Statistics of the allocator; empty where it keeps none."""
-        try:
-            return tf.config.experimental.get_memory_info(self.device)
-        except (ValueError, RuntimeError):
-            return {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device with its memory.
+    """A device and its allocator.
 
     Args:
         name: Short name, such as `GPU:0`.
@@ -131,16 +77,11 @@ class Device:
         return compat.device_name(self.name)
 
     @property
-    def memory(self) -> DeviceMemory:
-        """The device's allocator."""
-        return DeviceMemory(device=self.name)
-
-    @property
     def free_bytes(self) -> float:
         """Bytes that the allocator has left; infinite where it has no limit."""
         if self.limit is None:
             return math.inf
-        return self.limit - (self.memory.current_bytes or 0)
+        return self.limit - (self.current_bytes or 0)
 
     @property
     def is_gpu(self) -> bool:
@@ -156,13 +97,13 @@ class Device:
         Args:
             most: Bytes that will be in use; None for all of the device.
         """
-        now = self.memory.current_bytes
+        now = self.current_bytes
         if self.limit is None or now is None or not memory_grows():
             return
         wanted = min(self.limit - _SPARE, most or self.limit) - now
         with suppress(tf.errors.OpError, ValueError), tf.device(self.name):
             nothing(max(wanted, 1))
-        self.memory.reset_peak()
+        self.reset_peak()
 
     def keep_pool(self, small_pool: SmallPool) -> list[Any] | None:
         """Make contiguous free chunks, each with a guard chunk behind it.
@@ -171,7 +112,7 @@ class Device:
             The guard chunks, which keep the free chunks apart while they live; None
             where no chunks are asked for, or none fit.
         """
-        now = self.memory.current_bytes
+        now = self.current_bytes
         if not small_pool.sizes or now is None:
             return None
         if self.limit is not None and now + small_pool.bytes > self.limit:
@@ -206,7 +147,7 @@ class Device:
             Nothing where the search fails: memory is so fragmented that no chunk of
             `most` bytes is free, or others take memory meanwhile.
         """
-        now = self.memory.current_bytes
+        now = self.current_bytes
         if self.limit is None or now is None:
             return ()
         most = min(most, (self.limit - now) // 2)
@@ -216,6 +157,49 @@ class Device:
         except (tf.errors.OpError, ValueError):
             return ()
         return tuple(size for size, _ in fillers)
+
+    def watch(self, watcher: object) -> None:
+        """Reset the peak when another step than before is about to run."""
+        if not self.is_watched_by(watcher):
+            _watchers[self.name] = id(watcher)
+            self.reset_peak()
+
+    def is_watched_by(self, watcher: object) -> bool:
+        """Tell whether the peak since the last reset belongs to this step."""
+        return _watchers.get(self.name) == id(watcher)
+
+    @property
+    def current_bytes(self) -> int | None:
+        """Bytes in use; None where the allocator keeps no statistics."""
+        return self._info().get("current")
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most bytes in use since `reset_peak`; None without statistics."""
+        return self._info().get("peak")
+
+    def settled_bytes(self) -> int | None:
+        """Bytes in use once the number stops changing: input pipelines prefetch."""
+        before = self.current_bytes
+        for _ in range(_POLLS):
+            time.sleep(_POLL_SECONDS)
+            now = self.current_bytes
+            if now == before:
+                break
+            before = now
+        return before
+
+    def reset_peak(self) -> None:
+        """Let the peak start again at the bytes in use."""
+        if self._info():
+            tf.config.experimental.reset_memory_stats(self.name)
+
+    def _info(self) -> dict[str, int]:
+        """Statistics of the allocator; empty where it keeps none."""
+        try:
+            return tf.config.experimental.get_memory_info(self.name)
+        except (ValueError, RuntimeError):
+            return {}
 
 
 def fillers_of(most: int, *, least: int) -> list[tuple[int, Any]]:

@@ -85,7 +85,7 @@ def measure_budget(
     # Slots of an optimizer that are still zero may share their memory: once written,
     # each takes its own.
     persistent = max(
-        (device.memory.settled_bytes() or 0) + shared_bytes(step, device),
+        (device.settled_bytes() or 0) + shared_bytes(step, device),
         step.captured_bytes,
     )
     persistent += step.input_bytes + step.graph.constant_bytes

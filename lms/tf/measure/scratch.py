@@ -96,7 +96,7 @@ def measure_scratch(
         in order (`Op.asks`); and kinds of ops that never write in place (`_kind_of`).
         All are empty without allocator statistics.
     """
-    if device.memory.current_bytes is None:
+    if device.current_bytes is None:
         return {}, {}, set()
     nodes = {node.name: node for node in step.nodes}
     compiled = {name: node for name, node in nodes.items() if is_compiled(node)}

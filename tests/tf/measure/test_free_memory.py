@@ -29,7 +29,7 @@ def device(*, holes: tuple[int, ...] | None = ()) -> Any:
 
     return SimpleNamespace(
         limit=LIMIT,
-        memory=SimpleNamespace(settled_bytes=lambda: 20 * MIB),
+        settled_bytes=lambda: 20 * MIB,
         free_holes=free_holes,
     )
 

@@ -659,7 +659,7 @@ def onednn_is_on() -> bool:
 
 @contextmanager
 def initialised_late(
-    late: Sequence[Any], then: Callable[[Any], None]
+    late: Sequence[Any], then: Callable[[Any], object]
 ) -> Iterator[None]:
     """Within the context, some variables of a trace are initialised one by one.
 

@@ -156,7 +156,9 @@ class Captured:
         while prepared is None and found is not None and found.planned is not None:
             now: Outcome = found
             try:
-                now = now.step.unsealed(now)
+                if found.planned.sealed and found.attempt.unsealed:
+                    planned, seconds = found.step.plan(found.attempt)
+                    now = replace(found, planned=planned, seconds=seconds)
                 prepared = _built(now)
             except _UnsealedError as error:
                 found = replace(now, attempt=replace(now.attempt, unsealed=str(error)))
@@ -173,18 +175,6 @@ class Captured:
             prepared = self._without_plan(error, found.attempt)
         prepared.tried = [Outcome(attempt=e.attempt, failure=e.failure) for e in tried]
         return prepared
-
-    def unsealed(self, found: Outcome) -> Outcome:
-        """Plan the step unsealed if its plan is sealed and must not be.
-
-        Raises:
-            BudgetError: If no plan fits.
-        """
-        planned, attempt = found.planned, found.attempt
-        if planned is None or not (planned.sealed and attempt.unsealed):
-            return found
-        planned, seconds = self.plan(attempt)
-        return replace(found, planned=planned, seconds=seconds)
 
     def sealed_again(self, found: Outcome) -> PreparedStep:
         """Build the step again in the memory that is free now; raises as `prepare`.
@@ -433,11 +423,9 @@ def _built(found: Outcome) -> PreparedStep:
     host = host_budget(settings, step.input_bytes)
     undo = copies.groups(planned, step, guard.kept, host)
     before = {*guard.kept}.difference(*(group.handles for group in undo))
-    kept = KeptVariables.of(
-        [*step.variables] if planned.runs_plain and not is_sure else sorted(before),
-        step.variables,
-        copies,
-    )
+    every = planned.runs_plain and not is_sure
+    names = [*step.variables] if every else sorted(before & step.variables.keys())
+    kept = KeptVariables(tuple(step.variables[name] for name in names), copies)
     pool = with_constants(planned.small_pool, begun)
     if pool.sizes:
         pool = replace(pool, sizes=pool.sizes + kept.small_sizes)

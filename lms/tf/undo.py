@@ -199,17 +199,6 @@ class KeptVariables:
     handles: tuple[tuple[tf.Tensor, tf.DType], ...]
     in_step: CopiesInStep = field(default_factory=CopiesInStep)
 
-    @classmethod
-    def of(
-        cls,
-        names: Sequence[str],
-        captured: Mapping[str, tuple[tf.Tensor, tf.DType]],
-        in_step: CopiesInStep | None = None,
-    ) -> "KeptVariables":
-        """Take the variables of the named handles; collectives have none."""
-        handles = tuple(captured[name] for name in names if name in captured)
-        return cls(handles, in_step or CopiesInStep())
-
     @property
     def small_sizes(self) -> tuple[Bytes, ...]:
         """Bytes of each undo copy that stays on the device."""

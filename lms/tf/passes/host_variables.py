@@ -329,7 +329,7 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
 
     def move(made: Any) -> bool:
         # Where the host has no pinned memory either, the variable stays on the card.
-        with suppress(HostMemoryError):
+        with suppress(HostMemoryError), tf.init_scope():
             move_to_host(made.handle)
             let_stay(made)
             return True
@@ -356,9 +356,5 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
                     taken -= size
         return made
 
-    def settle(made: Any) -> None:
-        with tf.init_scope():
-            move(made)
-
-    with tf.variable_creator_scope(create), compat.initialised_late(late, settle):
+    with tf.variable_creator_scope(create), compat.initialised_late(late, move):
         yield

@@ -64,14 +64,14 @@ def plan_step(
     else:
         fitted = choose(workload, settings, budget)
     found = _predicted(workload, fitted, budget)
-    if host is None or found.host_bytes <= host:
+    if host is None or found.memory.host_peak <= host:
         return found
     recomputed = _recomputed(workload, settings, budget, choose)
-    if recomputed is None or recomputed.host_bytes > host:
+    if recomputed is None or recomputed.memory.host_peak > host:
         raise HostMemoryError(
-            f"Could not hold {format_bytes(found.host_bytes)} of swapped tensors in "
-            f"host memory: {format_bytes(host)} are free. Close other programs, or use "
-            "a larger `budget`, a smaller batch or a smaller volume."
+            f"Could not hold {format_bytes(found.memory.host_peak)} of swapped tensors "
+            f"in host memory: {format_bytes(host)} are free. Close other programs, or "
+            "use a larger `budget`, a smaller batch or a smaller volume."
         )
     return recomputed
 

@@ -350,11 +350,6 @@ class PlannedStep:
         return self.budget.persistent + self.step_bytes
 
     @property
-    def host_bytes(self) -> Bytes:
-        """Bytes that the host must have for swapped tensors."""
-        return self.memory.host_peak
-
-    @property
     def runs_plain(self) -> bool:
         """Tell whether the step runs as TensorFlow would run it."""
         return self.reason in (Reason.FITS, Reason.FITS_EASILY, Reason.NO_PLAN)

@@ -483,7 +483,10 @@ class _Trial:
                 raise _NotPossibleError
             return
         if buffer.kept or at <= self._last(root):
-            self._bring_back(buffer, at)
+            known = self.change.away.get(root, self._chosen.away.get(root))
+            if known is not None and known[0] <= at < known[1]:  # it comes back before
+                self.change.bytes.append((at, known[1], buffer.size))
+                self.change.away[root] = known[0], at
             return
         name = op_of(root)
         second = self.change.second.get(name, self._chosen.second.get(name))
@@ -495,13 +498,6 @@ class _Trial:
             self._keep(buffer, at)
         else:
             self._run_earlier(name, at, second, depth)
-
-    def _bring_back(self, buffer: Buffer, at: int) -> None:
-        """Let a buffer that moves be back for a second run."""
-        known = self.change.away.get(buffer.root, self._chosen.away.get(buffer.root))
-        if known is not None and known[0] <= at < known[1]:
-            self.change.bytes.append((at, known[1], buffer.size))
-            self.change.away[buffer.root] = known[0], at
 
     def _make_or_keep(self, buffer: Buffer, at: int, depth: int) -> None:
         """Recompute a source; keep it if it is small beside the recomputed tensor."""

@@ -211,18 +211,14 @@ def fitted_plan(workload: Workload, plan: SwapPlan, budget: MemoryBudget) -> Fit
     def reached(capacity: Bytes) -> Bytes | None:
         return allocator_peak(planned, plan, capacity=capacity, small_pool=pool)
 
-    found = reached(_room(budget))
+    found = reached(budget.step + budget.margin)
     if found is None:
         alone = reached(UNLIMITED) or 0
-        raise _too_small(budget, alone, _least(reached, alone))
+        rooms = range(alone, 2 * alone, max(1, alone // _STEPS))
+        index = bisect_left(rooms, x=True, key=lambda room: reached(room) is not None)
+        least = rooms[index] if index < len(rooms) else 2 * alone
+        raise _too_small(budget, alone, least)
     return FittedPlan(plan=plan, small_pool=pool, peak=found)
-
-
-def _least(reached: Callable[[Bytes], Bytes | None], alone: Bytes) -> Bytes:
-    """Find the least capacity in which the allocator can place the plan."""
-    rooms = range(alone, 2 * alone, max(1, alone // _STEPS))
-    index = bisect_left(rooms, x=True, key=lambda room: reached(room) is not None)
-    return rooms[index] if index < len(rooms) else 2 * alone
 
 
 def _validated(graph: GraphView, plan: SwapPlan) -> GraphView:
@@ -303,12 +299,7 @@ def _can_be_obeyed(graph: GraphView, found: FittedPlan, budget: MemoryBudget) ->
         planned = _validated(graph, found.plan)
     except PlanError:
         return False
-    room, packings = _room(budget), 0
+    room, packings = budget.step + budget.margin, 0
     if found.sealed:
         room, packings = budget.sealed_room, THOROUGH.packings
     return in_room(planned, found.small_pool, found.plan, room, packings) is not None
-
-
-def _room(budget: MemoryBudget) -> Bytes:
-    """Return the step's bytes, the margin included."""
-    return budget.step if budget.total is None else budget.step + budget.margin

@@ -58,7 +58,7 @@ def place_spacers(
     turns: Sequence[Turn],
     addresses: Mapping[int, int],
     capacity: Bytes,
-    limit: Bytes | None = None,
+    limit: Bytes,
 ) -> Spaced | None:
     """Return the spacers with which best fit chooses planned addresses.
 
@@ -67,8 +67,7 @@ def place_spacers(
         addresses: Planned address of each chunk, by its key. Chunks that are in use at
             the same time do not overlap.
         capacity: Bytes of the arena, a single free chunk when the step begins.
-        limit: Bytes of the arena below which spacers may lie for long; by default up to
-            the highest planned chunk.
+        limit: Bytes of the arena below which spacers may lie for long.
 
     Returns:
         None if best fit cannot be made to choose some address.
@@ -77,20 +76,16 @@ def place_spacers(
         >>> a = Turn(op="a", takes=[(0, 512)])
         >>> b = Turn(op="b", takes=[(1, 256)], gives=[0])
         >>> c = Turn(op="c", takes=[(2, 256)], gives=[1, 2])
-        >>> found = place_spacers([a, b, c], {0: 0, 1: 512, 2: 768}, 2048)
+        >>> found = place_spacers([a, b, c], {0: 0, 1: 512, 2: 768}, 2048, 1024)
         >>> found.before
         {2: [Spacer(number=0, size=512)]}
     """
-    chunks = (chunk for turn in turns for chunk in turn.takes)
-    height = max((addresses[key] + size for key, size in chunks), default=0)
-    player = _Player(addresses, capacity, limit or height)
-    for number, turn in enumerate(turns):
-        try:
-            is_placed = player.play(number, turn)
-        except MemoryError:
-            is_placed = False
-        if not is_placed:
+    player = _Player(addresses, capacity, limit)
+    try:
+        if not all(player.play(number, turn) for number, turn in enumerate(turns)):
             return None
+    except MemoryError:
+        return None
     return Spaced(before=dict(player.before), peak=player.arena.peak)
 
 
@@ -98,13 +93,13 @@ class _Player:
     """Plays turns to a model of the allocator, with spacers where they are needed."""
 
     def __init__(
-        self, addresses: Mapping[int, int], capacity: Bytes, height: Bytes
+        self, addresses: Mapping[int, int], capacity: Bytes, limit: Bytes
     ) -> None:
         self.arena = BestFitAllocator(capacity)
         self.before: dict[int, list[Spacer]] = defaultdict(list)
         self.count = 0
         self._addresses = addresses
-        self._capacity, self._height = capacity, height
+        self._capacity, self._limit = capacity, limit
         self._spacers: dict[int, tuple[int, Bytes]] = {}  # number, size; by address
         self._turn, self._least = 0, 0
 
@@ -162,7 +157,7 @@ class _Player:
                 self._give(end)
                 begin, end = self.arena.free_around(above)
             if end == self._capacity:  # not all of it: it may be large
-                end = min(end, max(begin + self._least, self._height))
+                end = min(end, max(begin + self._least, self._limit))
             if end - begin >= self._least:
                 self._put(begin, end - begin)
         for address, _ in holes:
@@ -197,8 +192,8 @@ class _Player:
                 self._put(begin, low)
             elif better + found[0] < self._capacity:
                 self._fill(*found)
-            elif self._height - better >= self._least:
-                self._put(better, self._height - better)
+            elif self._limit - better >= self._least:
+                self._put(better, self._limit - better)
             else:
                 self._fill(*found)
                 beyond = better

@@ -62,7 +62,7 @@ _LITTLE_ROOM = (0, 3, 5)
 
 
 def best_plan(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
-    """Return the fastest of the plans with the least risk; None if none fits.
+    """Return the fastest of the plans without risk; None if there is none.
 
     Args:
         orders: The step in the execution orders that may be obeyed.
@@ -72,42 +72,36 @@ def best_plan(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan |
         A plan for `planned_graph(graph, plan)`.
     """
     options = _options(orders, request)
-    least = min((option.risk for option in options), default=Risk.NONE)
-    likeliest = [option for option in options if option.risk is least]
-    return ranked(likeliest)[0] if likeliest else None
+    return ranked(options)[0] if options else None
 
 
 def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPlan]:
-    """Return a sure plan without swaps, or else the best plans of a search."""
+    """Return a plan without risk and swaps, or else the best ones of a search."""
     orders = [graph for graph in orders if certain_need(graph) <= request.budget]
     if not orders:
         return []
-    options: list[FittedPlan] = []
     if min(map(peak, orders)) <= request.budget:
         for graph in orders:
             moving = _find(graph, request, Fates(), THOROUGH)
-            if moving and not moving.plan.swaps:
-                options.append(moving)
-                if moving.risk is Risk.NONE:
-                    return [moving]
+            if moving and not moving.plan.swaps and moving.risk is Risk.NONE:
+                return [moving]
     search = _Search(orders, request)
     search.run()
-    sure = 0  # tried plans without risk, judged in all regions
+    options, sure = list[FittedPlan](), 0  # tried plans, judged in all regions
     for place, choice in enumerate(search.ranked()):
         tried = search.judged(choice)
         is_final = place < TUNING.search_finals
         is_final &= not (request.sealed or request.is_first)
         made = search.made(choice, THOROUGH) if is_final else None
-        options += [option for option in (tried, made) if option is not None]
+        both = [option for option in (tried, made) if option is not None]
+        options += [option for option in both if option.risk is Risk.NONE]
         sure += tried is not None and tried.risk is Risk.NONE
         if sure == TUNING.search_finals:
             break
     if request.recompute is not True:
         return options
     again = [option for option in options if option.plan.recomputed]
-    if any(option.risk is Risk.NONE for option in again):
-        return again
-    return options + _options(orders, replace(request, recompute=False))
+    return again or options + _options(orders, replace(request, recompute=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +127,7 @@ class _Search:
     def __init__(self, orders: Sequence[GraphView], request: PlanRequest) -> None:
         self._orders = orders
         self._request = request
+        self._seconds = sum(request.speeds.costs.of(op.name) for op in orders[0].ops)
         self._fates: dict[_Choice, Fates] = {}
         self._found: dict[_Choice, FittedPlan | None] = {}
         self._known: dict[tuple[_Choice, Fates], FittedPlan | None] = {}
@@ -223,11 +218,10 @@ class _Search:
 
     def _can_move_all(self) -> bool:
         """Tell whether the link can copy the bytes above the budget in one step."""
-        speeds, above = self._request.speeds, min(map(peak, self._orders))
-        seconds = speeds.hardware.copy_seconds(
-            max(0, above - self._request.budget), to_device=False
-        )
-        return seconds < sum(speeds.costs.of(op.name) for op in self._orders[0].ops)
+        above = max(0, min(map(peak, self._orders)) - self._request.budget)
+        hardware = self._request.speeds.hardware
+        seconds = hardware.copy_seconds(above, to_device=False)
+        return seconds < self._seconds
 
     def _neighbours(self, choice: _Choice) -> Iterator[_Choice]:
         """Yield the choices that differ by one in one coordinate."""
@@ -286,10 +280,9 @@ class _Search:
         price = TUNING.search_prices[choice.price]
         if price == 1:
             return None
-        step = sum(self._request.speeds.costs.of(op.name) for op in self._orders[0].ops)
         return LinkShare(
             hardware=self._request.speeds.hardware,
-            seconds=step * TUNING.search_shares[choice.share],
+            seconds=self._seconds * TUNING.search_shares[choice.share],
             price=price,
         )
 
@@ -469,9 +462,8 @@ def _enough(graph: GraphView) -> Bytes:
 
 def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
     """Return the first plan without risk, recomputing more in each try."""
-    firsts = [_Choice(percent=place) for place in _LITTLE_ROOM]
-    if request.recompute is False:
-        firsts = []
+    places = () if request.recompute is False else _LITTLE_ROOM
+    firsts = [_Choice(percent=place) for place in places]
     if request.recompute is not True:
         firsts.append(_Choice(only_moves=1))
     for graph in orders:
@@ -492,4 +484,4 @@ def _sure(
 ) -> FittedPlan | None:
     """Return the first family's plan without risk; None if there is none."""
     plans = (best_plan(family(), request) for family in orders)
-    return next((each for each in plans if each and each.risk is Risk.NONE), None)
+    return next(filter(None, plans), None)

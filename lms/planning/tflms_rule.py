@@ -121,13 +121,19 @@ def level_graph(
     ordered = graph.reordered(_by_level(graph, level))
     position = {op.name: i for i, op in enumerate(ordered.ops)}
     numbers = tuple(level[op.name] for op in ordered.ops)  # with no gap
+    ancestors: list[int] = []
+    for i, op in enumerate(ordered.ops):
+        bits = 1 << i
+        for name in op.inputs:
+            bits |= ancestors[position[op_of(name)]]
+        ancestors.append(bits)
     begins = [i for i, n in enumerate(numbers) if i == 0 or n != numbers[i - 1]]
     return LevelledGraph(
         graph=ordered,
         position=position,
         level=numbers,
         start=(*begins, len(numbers)),
-        ancestors=_ancestors(ordered.ops, position),
+        ancestors=tuple(ancestors),
         chain=chain,
     )
 
@@ -177,16 +183,6 @@ def read_levels(item: int | str, count: int) -> range:
         )
     ends = (int(part) if part else None for part in parts.groups())
     return range(count)[slice(*ends)]
-
-
-def _ancestors(ops: Sequence[Op], position: Mapping[str, int]) -> tuple[int, ...]:
-    ancestors: list[int] = []
-    for i, op in enumerate(ops):
-        bits = 1 << i
-        for name in op.inputs:
-            bits |= ancestors[position[op_of(name)]]
-        ancestors.append(bits)
-    return tuple(ancestors)
 
 
 class SyncMode(Enum):

@@ -126,7 +126,7 @@ class CopiesInStep:
         known = ((n, *self.captured[n]) for n in names if n in self.captured)
         sizes = {n: _size(h, t) or 0 for n, h, t in known if not is_moved(h)}
         large = {n: s for n, s in sizes.items() if s > _SMALL and n not in left_out}
-        if host is not None and planned.host_bytes + sum(large.values()) > host:
+        if host is not None and planned.memory.host_peak + sum(large.values()) > host:
             return []
         rate = planned.workload.speeds().hardware.d2h
         return undo_groups(graph, {*planned.plan.chain}, large, planned.timeline, rate)

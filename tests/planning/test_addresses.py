@@ -90,7 +90,7 @@ def test_spacers_make_best_fit_choose_the_planned_addresses(
 ) -> None:
     turns, placed, least = step
     capacity = rounded_up(placed.height * percent // 100)
-    spaced = place_spacers(turns, placed.addresses, capacity)
+    spaced = place_spacers(turns, placed.addresses, capacity, placed.height)
     if spaced is None:  # what is left of the hole of an equal chunk fits another
         assert any(map(has_equals, turns))
         return
@@ -174,4 +174,4 @@ def test_two_chunks_get_their_addresses_beside_a_hole_of_their_size() -> None:
     turns = [Turn(op=f"op {key}", takes=[(key, size)]) for key, size in sizes.items()]
     turns.append(Turn(op="frees", gives=[0, 2, 4]))
     turns.append(Turn(op="takes", takes=[(6, 512), (7, 512)], gives=[1, 3, 5, 6, 7]))
-    assert place_spacers(turns, addresses, 8192) is not None
+    assert place_spacers(turns, addresses, 8192, 2560) is not None

@@ -28,10 +28,10 @@ def test_what_a_small_host_cannot_hold_is_recomputed() -> None:
     fastest = planned(None)
     assert fastest.reason is Reason.PLANNED
     assert fastest.plan.recomputed == ()
-    found = planned(fastest.host_bytes - 1)
+    found = planned(fastest.memory.host_peak - 1)
     assert found.reason is Reason.SMALL_HOST
     assert found.plan.recomputed
-    assert 0 < found.host_bytes < fastest.host_bytes
+    assert 0 < found.memory.host_peak < fastest.memory.host_peak
 
 
 def test_a_host_too_small_for_that_too_is_refused() -> None:

@@ -58,7 +58,7 @@ def report_of(
         lower_bound_bytes=lower_bound(planned.workload.graph),
         swapped_out_bytes=plan.swapped_out_bytes,
         swapped_in_bytes=plan.swapped_in_bytes,
-        host_peak_bytes=planned.host_bytes,
+        host_peak_bytes=planned.memory.host_peak,
         swap_count=len(plan.swaps),
         planning_seconds=planning_seconds,
         preparation_seconds=planning_seconds,

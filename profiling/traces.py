@@ -33,7 +33,7 @@ def _trace_events(timeline: Timeline, name: str) -> Iterator[dict[str, Any]]:
     about = {"ph": "M", "pid": 1, "tid": len(threads) + 1, "name": "thread_name"}
     yield {**about, "args": {"name": "stalls"}}
     for label, used in (
-        ("device bytes", timeline.device_curve()),
+        ("device bytes", curve(timeline.requests)),
         ("host bytes", curve(timeline.host_requests)),
     ):
         last = [now for now, later in pairwise(used) if now[0] != later[0]]

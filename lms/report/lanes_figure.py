@@ -29,7 +29,7 @@ from lms.report.style import (
     save,
     tint,
 )
-from lms.simulation.timeline import Cause, Interval, Lane, Timeline
+from lms.simulation.timeline import Cause, Interval, Lane, Timeline, curve
 from lms.units import Seconds
 
 __all__ = ["draw_lanes"]
@@ -140,9 +140,9 @@ def _merged(
 
 def _draw_memory(axes: Axes, timeline: Timeline, most: int) -> None:
     scale = Scale.of(most)
-    curve = timeline.device_curve() or ((0.0, 0),)
-    moments = [0.0, *(at for at, _ in curve), timeline.seconds]
-    values = scale.values([0, *(used for _, used in curve), curve[-1][1]])
+    used = curve(timeline.requests) or ((0.0, 0),)
+    moments = [0.0, *(at for at, _ in used), timeline.seconds]
+    values = scale.values([0, *(size for _, size in used), used[-1][1]])
     axes.fill_between(moments, values, step="post", color=tint(COLOURS[0]), linewidth=0)
     axes.step(moments, values, where="post", color=COLOURS[0], linewidth=1.0)
     plain(axes, (0.0, timeline.seconds), max(1, most) / scale.size)

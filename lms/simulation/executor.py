@@ -120,22 +120,18 @@ class Dependencies:
         self._dying: dict[int, dict[str, int]] = defaultdict(dict)  # keys by roots
         self._outs: dict[str, int] = {}
         self._released: dict[int, list[int]] = defaultdict(list)
-        self._stay({swap.tensor for swap in plan.swaps})
+        moved = {swap.tensor for swap in plan.swaps}
+        for root, buffer in self._buffers.items():
+            if root not in moved and not buffer.kept:  # it dies with its last reader
+                self.gives[buffer.last].append(self._key[root])
+                if buffer.uses:
+                    self._dying[buffer.last][root] = self._key[root]
         for swap in self._plan.swaps:
             self._swap_out(swap)
         for swap in self._plan.swaps:
             for copy in swap.swap_ins:
                 self._swap_in(swap, copy)
         self._take_outputs()
-
-    def _stay(self, moved: set[str]) -> None:
-        """Let buffers that do not move die with their last reader, unless kept."""
-        for root, buffer in self._buffers.items():
-            if root in moved or buffer.kept:
-                continue
-            self.gives[buffer.last].append(self._key[root])
-            if buffer.uses:
-                self._dying[buffer.last][root] = self._key[root]
 
     def _swap_out(self, swap: ResolvedSwap) -> None:
         buffer, key = swap.buffer, self._key[swap.buffer.root]

@@ -140,7 +140,7 @@ class Timeline:
     @property
     def device_peak(self) -> Bytes:
         """The most bytes of the step on the device at once."""
-        return max((used for _, used in self.device_curve()), default=0)
+        return max((used for _, used in curve(self.requests)), default=0)
 
     @property
     def chunks_peak(self) -> Bytes:
@@ -168,7 +168,3 @@ class Timeline:
         """Return the bytes per second while the lane copied; 0 if it copied nothing."""
         busy = self.busy_seconds(lane)
         return self.copied_bytes(lane) / busy if busy else 0.0
-
-    def device_curve(self) -> tuple[tuple[Seconds, Bytes], ...]:
-        """Return the bytes on the device from each moment on."""
-        return curve(self.requests)

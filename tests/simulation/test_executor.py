@@ -217,7 +217,7 @@ def test_all_memory_is_given_back_but_for_results(job: Job) -> None:
     kept = {job.graph.roots[name] for name in job.graph.results}
     persistent = {t.name for o in job.graph.ops if o.persistent for t in o.outputs}
     left = sum(job.graph.tensors[name].size for name in kept - persistent)
-    device = timeline.device_curve()
+    device = curve(timeline.requests)
     assert (device[-1][1] if device else 0) == left
     host = curve(timeline.host_requests)
     assert (host[-1][1] if host else 0) == 0

@@ -326,7 +326,9 @@ class LMSCallback(keras.callbacks.Callback):
 
     def _begin(self, kind: str) -> None:
         if nothing_to_plan(self._settings):
-            self._say_unlimited()
+            if self._verbose and not self._said_unlimited:
+                self._print(f"LMS: {_unlimited()}")
+            self._said_unlimited = True
             return
         model: Any = self.model
         keras_step.check_model(model)
@@ -350,11 +352,6 @@ class LMSCallback(keras.callbacks.Callback):
     def _end(self, kind: str) -> None:
         if kind in self._hooks:
             self._hooks[kind].remove()
-
-    def _say_unlimited(self) -> None:
-        if self._verbose and not self._said_unlimited:
-            self._print(f"LMS: {_unlimited()}")
-        self._said_unlimited = True
 
     def _say(self, report: StepReport) -> None:
         if self._verbose:

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias, Unpack
 
 from lms.errors import UnsupportedError
 from lms.machine.ranks import joined
-from lms.planning.problem import UNLIMITED
 from lms.planning.settings import Knobs, Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
 from lms.tf import compat
@@ -34,7 +33,7 @@ from lms.tf.measure.free_memory import limit_pinned_memory
 from lms.tf.passes.host_variables import HostVariables, lies_on_host, made_beside
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
-from lms.units import Bytes
+from lms.tf.rewrite.rebuilding import run_without_inputs
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan", "on_host"]
 
@@ -123,14 +122,15 @@ def on_host() -> AbstractContextManager[None]:
         >>> len(model.variables)
         2
     """
-    return _made_beside(None, _WEIGHTS_PART)
+    return _made_beside(Settings(), _WEIGHTS_PART)
 
 
-def _made_beside(budget: Bytes | None, part: int) -> AbstractContextManager[None]:
-    if joined().size > 1:  # the variables of several workers stay on their cards
+def _made_beside(settings: Settings, part: int) -> AbstractContextManager[None]:
+    # The variables of several workers stay on their cards.
+    if joined().size > 1 or settings.state == "device":
         return nullcontext()
     device = find_device()
-    limits = [n for n in (device.limit, budget) if n is not None]
+    limits = [n for n in (device.limit, settings.budget) if n is not None]
     room = min(limits) // part if limits else None
     return made_beside(device.full_name, room, device.current_bytes or 0)
 
@@ -275,7 +275,7 @@ class FittedFunction:
             return
         steps = (s for key, s in self._steps.items() if key[0] == id(traced))
         if (step := next(steps, None)) is not None:
-            step.source.run_without_batch()
+            run_without_inputs(step.source.step.own or step.source.step)
 
     def runs_plain(self, *args: Any) -> bool:
         """Tell whether this signature was seen and needs no plan."""
@@ -306,12 +306,9 @@ class FittedFunction:
 
     def give_back(self) -> None:
         """Move all variables back to the device if it has ample free memory."""
-        device = find_device()
-        used = device.current_bytes or 0
-        free = UNLIMITED if device.limit is None else device.limit - used
         found = {id(h): h for step in self._traced.values() for h in step.captures}
         moved = HostVariables(tuple(filter(lies_on_host, found.values())))
-        if moved.size * _AMPLE <= free:
+        if moved.size * _AMPLE <= find_device().free_bytes:
             moved.come_back()
 
     def watch_peak(self) -> None:
@@ -330,8 +327,8 @@ class FittedFunction:
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
         key = signature_key(args if iterator is None else [iterator.element_spec])
         if key not in self._traced:
-            refused = refused_in_words("trace a step")
-            with PREPARING, refused, self._on_host_if_full(), self._shown():
+            refused, settings = refused_in_words("trace a step"), self._settings
+            with PREPARING, refused, _made_beside(settings, _SLOTS_PART), self._shown():
                 if key not in self._traced:  # another thread may have come first
                     if self._made_before is not None:
                         self._made_before()
@@ -339,12 +336,6 @@ class FittedFunction:
                         self._function, args, iterator=iterator, own=self._own
                     )
         return self._traced[key]
-
-    def _on_host_if_full(self) -> AbstractContextManager[None]:
-        """Make variables of a trace on the host once the device fills up."""
-        if self._settings.state == "device":
-            return nullcontext()
-        return _made_beside(self._settings.budget, _SLOTS_PART)
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; replan it if it runs out of memory."""

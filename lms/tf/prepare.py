@@ -70,7 +70,6 @@ from lms.tf.recovery import PreparedStep
 from lms.tf.rewrite.rebuilding import (
     planned_step,
     rebuild,
-    run_without_inputs,
     with_constants,
 )
 from lms.tf.rewrite.rewriting import Seal, rewrite
@@ -231,13 +230,6 @@ class Captured:
         with refused_in_words("plan a step"):
             planned = plan_here(self.workload, settings, self.device, budget)
         return planned, time.perf_counter() - started
-
-    def run_without_batch(self) -> None:
-        """Run the ops that TensorFlow runs before a step finds that there is no batch.
-
-        These ops read no batch: for instance they count iterations.
-        """
-        run_without_inputs(self.step.own or self.step)
 
     def _refusal(self, tried: list[Outcome]) -> LMSError:
         failed, error = last_failure(tried), refusal(tried)

@@ -139,8 +139,9 @@ class _Failing:
         self._source = source
         self._failures = failures
 
-    def run_without_batch(self) -> None:
-        self._source.run_without_batch()
+    @property
+    def step(self) -> Any:
+        return self._source.step
 
     def prepare(self, tried: Any) -> PreparedStep:
         following = self._source.prepare(tried)

@@ -124,7 +124,11 @@ class Cuts:
         """Return all cuts of an op into `parts`; none if the op must stay whole."""
         key = op.name, parts
         if key not in self._known:
-            found = cuts(self._shaped(op), parts) if self._is_open(op, parts) else []
+            size = max((tensor.size for tensor in op.outputs), default=0)
+            # TensorFlow folds small parts of what it could fold.
+            kept = op.name in self._folded and size <= parts * LARGEST
+            can_split = op.name in self.open and not kept
+            found = cuts(self._shaped(op), parts) if can_split else []
             whole = [i for i, name in enumerate(op.inputs) if name in self._varying]
             self._known[key] = [
                 cut for cut in found if all(cut.inputs[i] is None for i in whole)
@@ -141,12 +145,6 @@ class Cuts:
         return cut in cuts(free, parts) or size.proved(
             self.graph, self.nodes, op, cut, parts
         )
-
-    def _is_open(self, op: Op, parts: int) -> bool:
-        """Tell whether an op may be split: not if TensorFlow would fold its parts."""
-        size = max((tensor.size for tensor in op.outputs), default=0)
-        kept = op.name in self._folded and size <= parts * LARGEST
-        return op.name in self.open and not kept
 
     def _shaped(self, op: Op) -> Shaped:
         may_prove = self._size.proved is not None

@@ -179,21 +179,13 @@ def _pinned(facts: Facts) -> Iterator[_Found]:
         advice = "Swapped tensors need RAM: see `python -m lms plan`."
         yield Verdict.NOTE, "host", "free RAM is unknown", advice
     elif written is not None and not is_number(written):
+        text = f"{PINNED_VARIABLE}={written} is not a number"
         advice = f"Write {PINNED_VARIABLE} as a whole number of MiB."
-        yield (
-            Verdict.PROBLEM,
-            "host",
-            f"{PINNED_VARIABLE}={written} is not a number",
-            advice,
-        )
+        yield Verdict.PROBLEM, "host", text, advice
     elif written is not None and limit < free:
         text = f"{text}, {format_bytes(limit)} may be pinned for swapped tensors"
-        yield (
-            Verdict.NOTE,
-            "host",
-            text,
-            f"Unset {PINNED_VARIABLE} where plans need more.",
-        )
+        advice = f"Unset {PINNED_VARIABLE} where plans need more."
+        yield Verdict.NOTE, "host", text, advice
     else:
         yield Verdict.OK, "host", f"{text} for swapped tensors", ""
 

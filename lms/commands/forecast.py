@@ -98,8 +98,10 @@ def captured_for(
     Arguments as in `training_of`, and the rewrites to apply.
     """
     again = partial(captured_for, traced, hardware=hardware, link=link)
-    captured = _here if hardware is None else partial(_elsewhere, hardware=hardware)
-    found = captured(traced, settings, rewrites)
+    if hardware is None:
+        found = _here(traced, settings, rewrites)
+    else:
+        found = _elsewhere(traced, settings, rewrites, hardware)
     speeds, persistent = found.workload.speeds(), found.budget.persistent
     if link is not None:
         there = speeds.hardware
@@ -134,11 +136,7 @@ def _here(traced: TracedFunction, settings: Settings, rewrites: Rewrites) -> Cap
 
 
 def _elsewhere(
-    traced: TracedFunction,
-    settings: Settings,
-    rewrites: Rewrites,
-    *,
-    hardware: Hardware,
+    traced: TracedFunction, settings: Settings, rewrites: Rewrites, hardware: Hardware
 ) -> Captured:
     device = find_device()
     step = specialised(traced, input_specs(traced), device, rewrites)

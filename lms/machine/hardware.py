@@ -44,9 +44,6 @@ def check_numbers(
             raise ValueError(f"`{name}` must be {rule}, got {value}. {advice}")
 
 
-_POSITIVE = ("memory", "flops", "memory_bandwidth", "h2d", "d2h")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """One device and its link to the host.
@@ -83,7 +80,8 @@ class Hardware:
     source: str = ""
 
     def __post_init__(self) -> None:
-        check_numbers(self, _POSITIVE, "positive", "Give it in bytes, or per second.")
+        rates = ("memory", "flops", "memory_bandwidth", "h2d", "d2h")
+        check_numbers(self, rates, "positive", "Give it in bytes, or per second.")
         advice = "Leave it out if it is as fast as float32."
         halves = ("float16_flops", "bfloat16_flops")
         check_numbers(self, halves, "at least 0", advice, zero=True)

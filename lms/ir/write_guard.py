@@ -3,7 +3,7 @@
 A step that runs out of memory can be repeated if it has written nothing. So its writes
 wait for all ops that could run out of memory. Some writes cannot wait, because large
 ops depend on them (on the state of a random generator, say): their variables get an
-undo copy on the host before each step.
+undo copy before they are written (`lms.tf.undo`).
 
     forward, backward ──> last heavy op ──> barrier ──> writes (updates, metrics)
 

@@ -101,7 +101,7 @@ class Beside:
     """A call of a function in another process, of the lowest priority.
 
     The process imports the function's module and no script of the user's. It ends with
-    this process, and with this object.
+    the thread that made it, and with this object.
 
     Args:
         function: A function of a module.
@@ -115,23 +115,24 @@ class Beside:
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._answer = TemporaryFile()  # noqa: SIM115 - read when the process has ended
-        is_python = sys.executable and not getattr(sys, "frozen", False)
+        self._answer: IO[bytes] | None = None
         code = "import sys, pickle; sys.path[:] = pickle.load(sys.stdin.buffer); "
         code += "from lms.machine import host; host.answer()"
-        with suppress(OSError), TemporaryFile() as call:
+        if not sys.executable or getattr(sys, "frozen", False):
+            return  # the executable is no Python
+        with suppress(Exception), TemporaryFile() as call:  # the call is never needed
             for said in (sys.path, (function, arguments)):
                 pickle.dump(said, call)
             call.seek(0)
-            if is_python:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-c", code],
-                    stdin=call,
-                    stdout=self._answer,
-                    stderr=subprocess.DEVNULL,
-                    env=os.environ | {_PARENT: str(os.getpid())},
-                    start_new_session=True,  # Ctrl-C is for the training
-                )
+            self._answer = TemporaryFile()  # noqa: SIM115 - read at the process's end
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", code],
+                stdin=call,
+                stdout=self._answer,
+                stderr=subprocess.DEVNULL,
+                env=os.environ | {_PARENT: str(os.getpid())},
+                start_new_session=True,  # Ctrl-C is for the training
+            )
         finalize(self, _end, self._process, self._answer)
 
     @property
@@ -141,14 +142,17 @@ class Beside:
 
     def wait(self) -> Any:
         """Return what the function returned; None if it could not."""
-        if self._process is None or self._process.wait() != 0:
+        if self._process is None or self._answer is None or self._process.wait() != 0:
             return None
         self._answer.seek(0)
-        return pickle.load(self._answer)
+        with suppress(Exception):  # others may have written there, or nobody
+            return pickle.load(self._answer)
+        return None
 
 
-def _end(process: subprocess.Popen[bytes] | None, answer: IO[bytes]) -> None:
-    answer.close()
+def _end(process: subprocess.Popen[bytes] | None, answer: IO[bytes] | None) -> None:
+    if answer is not None:
+        answer.close()
     if process is not None:
         process.kill()
         process.wait()
@@ -159,7 +163,8 @@ def answer() -> None:
     with suppress(AttributeError, OSError):  # only Linux can end it with its parent
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if str(os.getppid()) != os.environ[_PARENT]:
-        return  # the parent ended before
+        sys.exit(1)  # the parent ended before
     os.nice(_NICEST)
     function, arguments = pickle.load(sys.stdin.buffer)
-    sys.stdout.buffer.write(pickle.dumps(function(*arguments)))
+    own, sys.stdout = sys.stdout, sys.stderr  # what the function prints is no answer
+    own.buffer.write(pickle.dumps(function(*arguments)))

@@ -12,7 +12,6 @@ Assumptions
 """
 
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
@@ -72,7 +71,6 @@ from lms.units import Bytes
 __all__ = ["Argument", "TracedStep", "specialise"]
 
 _AXES = 3  # axes along which an op may be split, one after the other
-_NOISE = re.compile("Random|ParameterizedT|TruncatedN|Multinomial|.*CandidateSampler")
 _PAIR = 2  # inputs of a sum that has equal bits in both orders
 
 
@@ -140,11 +138,13 @@ class TracedStep:
     def draws_noise(self) -> bool:
         """Tell whether kernels draw random numbers from a state of their own.
 
-        A kernel that is built anew begins with its seed again.
+        A kernel that is built anew begins with its seed, an attribute, again. cuDNN's
+        recurrent layers draw numbers for dropout alone.
         """
         inner = self.library.function if self.library else ()
         nodes = chain(self.nodes, *(function.node_def for function in inner))
-        return any(_NOISE.match(node.op) for node in nodes)
+        seeded = (node.attr for node in nodes if "seed" in node.attr)
+        return any("dropout" not in each or each["dropout"].f > 0 for each in seeded)
 
     @property
     def signature(self) -> str:

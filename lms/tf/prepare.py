@@ -18,6 +18,7 @@ from typing import Any
 
 from lms.errors import BudgetError, LMSError, OutOfMemoryError
 from lms.ir.graph import op_of
+from lms.machine.ranks import joined
 from lms.planning.addresses import Placed, place, why_variables_move
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import plan_step, without_plan
@@ -135,7 +136,8 @@ class Captured:
         Raises:
             LMSError: If there is no plan, and the step may not run unplanned.
         """
-        settings = replace(self.settings, plan=None)  # a stored plan has failed
+        # A stored plan has failed; after a failure no search goes on.
+        settings = replace(self.settings, plan=None, replan=False)
         again = replace(self.measured_now(), settings=settings)
         tried[-1] = replace(tried[-1], step=again)
         with PREPARING:
@@ -180,17 +182,26 @@ class Captured:
 
         The step is planned anew where its plan does not fit there.
         """
-        step, tried = found.step.measured_now(), list[Outcome]()
+        planned, tried = found.planned, list[Outcome]()
+        must_change = found.attempt.unsealed and planned and planned.sealed
+        if not must_change and (built := self.built_as(found)) is not None:
+            return built
+        step = found.step.measured_now()
         with PREPARING:
             try:
-                planned = found.planned
-                if not (found.attempt.unsealed and planned and planned.sealed):
-                    with suppress(_UnsealedError):
-                        return _built(replace(found, step=step))
                 plan = first_plan(step, tried, step.settings, found.attempt)
                 return step.built(plan, tried)
             finally:
                 forget_functions()
+
+    def built_as(self, found: Outcome) -> PreparedStep | None:
+        """Build the step by a plan; None if it does not fit what is free now."""
+        with PREPARING, suppress(LMSError, _UnsealedError):
+            try:
+                return _built(replace(found, step=found.step.measured_now()))
+            finally:
+                forget_functions()
+        return None
 
     def offers(self, op_size: Any) -> Offers:
         """The rewrites that are left, after the smallest op size that was tried."""
@@ -333,6 +344,7 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
     budget = measure_budget(step, settings, device)
     if not fits(plain_plan((step.own or step).graph), budget):
         limit_workspace(step.graph, None if budget.total is None else budget.step)
+    settings = replace(settings, replan=_may_replan(step, settings, kind))
     step, held_back = _measured(step, settings, device, guesses=rewrites.guesses)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
@@ -454,6 +466,16 @@ def _built(found: Outcome) -> PreparedStep:
         found=found,
         held_back=captured.held_back,
     )
+
+
+def _may_replan(step: TracedStep, settings: Settings, kind: str) -> bool:
+    """Tell whether another plan may take over while the step trains.
+
+    Workers' collectives come in one order, and kernels that draw random numbers begin
+    with their seeds again when they are built.
+    """
+    is_alone = kind in _TRAINING and joined().size == 1
+    return settings.replan and is_alone and not (settings.plan or step.draws_noise)
 
 
 class _UnsealedError(Exception):

@@ -18,17 +18,16 @@ thresholds are as the user wants them, and are not replanned.
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
+from weakref import WeakSet
 
 import tensorflow as tf
 
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
 from lms.ir.graph import GraphView
 from lms.machine.host import Beside
-from lms.machine.ranks import joined
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import UNLIMITED
 from lms.planning.select import plan_at_length
@@ -60,6 +59,9 @@ _CHECKED = 2
 
 # A plan takes over where the planned step takes 102 % of its seconds, at least.
 _FASTER_PERCENT = 102
+
+# Searches for faster plans; one runs at a time.
+_SEARCHES = WeakSet[Beside]()
 
 # A step is sealed anew at most 3 times, in memory that others have changed.
 _MOVES = 3
@@ -137,7 +139,6 @@ class PreparedStep:
             is_plain = self.predicted.fits_unplanned
             kept = self.is_kept and (self._is_watched or not is_plain)
             self.commit_flag.begun = False
-            self.kept.in_step.forget()
             values = self._values() if kept else []
             kept = kept and self.is_kept
             self.commit_flag.begun = not (kept and self.can_repeat)
@@ -167,7 +168,6 @@ class PreparedStep:
                     raise
                 reason = failures.first_words(error)
             else:
-                self.kept.in_step.forget()
                 self._measure()
                 return result
             if kept:
@@ -190,7 +190,6 @@ class PreparedStep:
     def _put_back(self, values: Sequence[Any]) -> None:
         try:
             self.kept.put_back(values)
-            self.kept.in_step.forget()
         except tf.errors.ResourceExhaustedError as error:
             raise self.half_written(failures.first_words(error)) from error
 
@@ -256,9 +255,11 @@ class PreparedStep:
         anew.moves = moves
         return anew
 
-    def _built_again(self, found: Outcome) -> "PreparedStep":
+    def _built_again(self, found: Outcome, old: Outcome | None = None) -> Any:
+        """Build the step by a plan, or else by the old one."""
         self.rebuilt = self.small_pool = self.arena = None
-        anew, before = self.source.sealed_again(found), self.predicted
+        anew = None if old is None else self.source.built_as(found)
+        anew, before = anew or self.source.sealed_again(old or found), self.predicted
         anew.search, anew.searches = self.search, self.searches
         anew.predicted = replace(
             anew.predicted,
@@ -268,47 +269,43 @@ class PreparedStep:
         return anew
 
     def search_on(self) -> None:
-        """Begin to search for a faster plan, while the step runs by its first one."""
-        source, planned = self.source, self.found.planned
-        may_change = self.searches and not (self.tried or source.settings.plan)
-        may_change &= joined().size == 1  # workers' collectives come in one order
-        self.searches = False
-        if not (may_change and planned and planned.plan.planner == "budget"):
-            return
-        if source.settings.replan and not source.step.draws_noise:
+        """Begin to search for a faster plan, unless the process searches for another.
+
+        The first plan, which was found quickly, runs meanwhile.
+        """
+        planned, settings = self.found.planned, self.source.settings
+        if not (settings.replan and planned and planned.plan.planner == "budget"):
+            self.searches = False
+        elif not any(one.is_running for one in _SEARCHES):
             work = planned.workload
             both = (
                 GraphView(ops=one.ops, results=one.results)
                 for one in (work.graph, work.own)
             )
-            known = work.speeds(), source.settings, planned.budget
-            self.search = Beside(plan_at_length, *both, *known)
+            known = work.speeds(), settings, planned.budget
+            self.search, self.searches = Beside(plan_at_length, *both, *known), False
+            _SEARCHES.add(self.search)
 
     def planned_faster(self) -> "PreparedStep | None":
         """Build the step by a plan that was found meanwhile; None if none is faster."""
         if self.search is None or self.search.is_running:
             return None
         before, fitted, self.search = self.found.planned, self.search.wait(), None
-        assert before is not None
-        if fitted is None or before.timeline is None:
+        if fitted is None or before is None or before.timeline is None:
             return None
-        host = host_budget(self.source.settings, 0)
-        with suppress(LMSError):
+        settings, budget = self.source.settings, before.budget
+        free = host_budget(settings, 0)
+        host = None if free is None else max(free, before.memory.host_peak)
+        try:
             planned = plan_step(
-                before.workload,
-                self.source.settings,
-                before.budget,
-                host,
-                choose=lambda *_: fitted,
+                before.workload, settings, budget, host, choose=lambda *_: fitted
             )
-            seconds = planned.timeline.seconds if planned.timeline else math.inf
-            if seconds * _FASTER_PERCENT <= before.timeline.seconds * 100:
-                faster = replace(self.found, planned=planned)
-                try:
-                    return self._built_again(faster)
-                except LMSError:
-                    return self._built_again(self.found)
-        return None
+        except LMSError:
+            return None
+        seconds = planned.timeline.seconds if planned.timeline else math.inf
+        if seconds * _FASTER_PERCENT > before.timeline.seconds * 100:
+            return None
+        return self._built_again(replace(self.found, planned=planned), self.found)
 
     @property
     def _is_watched(self) -> bool:
@@ -327,7 +324,7 @@ class PreparedStep:
             return
         if self.calls == _SETTLED:
             self.moves = 0
-        if self.calls == _CHECKED:
+        if self.searches:
             self.search_on()
         peak = self.device.peak_bytes or 0
         self.measured_peak = max(self.measured_peak or 0, peak)
@@ -371,6 +368,8 @@ def run_recovering(
             pass
         except _Aborted as aborted:
             reason = str(aborted)
+        finally:
+            step.kept.in_step.forget()
         if not reason:  # not within the handler: an error holds on to its frames
             step = step.sealed_anew()
             replaced(step)

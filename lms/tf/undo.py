@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from lms.ir.graph import op_of
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.problem import PlannedStep
 from lms.planning.undo_copies import UndoGroup, undo_groups
@@ -122,10 +123,15 @@ class CopiesInStep:
         graph = planned.graph.reordered(planned.plan.order)
         here = {n.name for n in step.nodes if n.device in ("", step.device)}
         others = (op for op in graph.ops if op.fixed or op.name not in here)
-        left_out = by_rows(step.nodes, names).union(*(op.writes for op in others))
+        left_out = {handle for op in others for handle in op.writes}
+        rows = by_rows(step.nodes, [op_of(name) for name in names])
         known = ((n, *self.captured[n]) for n in names if n in self.captured)
         sizes = {n: _size(h, t) or 0 for n, h, t in known if not is_moved(h)}
-        large = {n: s for n, s in sizes.items() if s > _SMALL and n not in left_out}
+        large = {
+            name: size
+            for name, size in sizes.items()
+            if size > _SMALL and not (name in left_out or op_of(name) in rows)
+        }
         if host is not None and planned.memory.host_peak + sum(large.values()) > host:
             return []
         rate = planned.workload.speeds().hardware.d2h

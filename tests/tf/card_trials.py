@@ -358,15 +358,19 @@ def memory_of_chunks() -> dict[str, int]:
     return {"split": split, "told": told, "kept": used() - before}
 
 
-def copies_in_the_step() -> dict[str, Any]:
-    """A step that writes a large variable early, and once runs out of memory then."""
+def copies_in_the_step(*, by_rows: bool) -> dict[str, Any]:
+    """A step that writes a large variable early, and once runs out of memory then.
+
+    Args:
+        by_rows: Whether an op uses rows of the variable.
+    """
     step, weights = descent(8, 64)
     state = tf.Variable(tf.ones([4096, 64]))
     calls = 0
 
     def counted(x: Any) -> Any:
         state.assign_add(tf.ones_like(state))
-        return step(x * state)
+        return step(x * (tf.gather(state, rows) if by_rows else state))
 
     def failing(flag: CommitFlag, ended: Any) -> Any:
         nonlocal calls
@@ -375,7 +379,7 @@ def copies_in_the_step() -> dict[str, Any]:
             raise MemoryError("OOM as the test wants it")
         return noting(flag, ended)
 
-    noting, x = CommitFlag._note, tf.ones([4096, 64])
+    noting, x, rows = CommitFlag._note, tf.ones([4096, 64]), tf.range(4096)
     with patch.object(CommitFlag, "_note", failing):
         made = lms.fit_in_memory(counted, [x], budget="12MiB", recompute=False)
         made(x)

@@ -7,12 +7,12 @@ from typing import Any
 from unittest.mock import patch
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from lms import LMSCallback
 from lms.planning.select import choose_plan
 from lms.tf import recovery
+from lms.tf.prepare import Captured
 from lms.tf.recovery import PreparedStep
 from tests.models import Case
 from tests.tf import recovery_trials, training
@@ -22,16 +22,21 @@ __all__ = ["change_each_step", "draw_noise", "search_on"]
 _LONGEST = 120  # seconds of a search
 
 
-def search_on(*, planned: bool, percent: int = 102) -> dict[str, Any]:
+def search_on(
+    *, planned: bool, percent: int = 102, fails: bool = False
+) -> dict[str, Any]:
     """Train, and let each search end before the next step.
 
     Args:
+        fails: Whether steps cannot be built by the plans that are found.
         planned: Whether large model support is used.
         percent: Of the found plan's seconds, which the first plan must take to be
             replaced; 0 replaces it always.
     """
-    watch = _Watch()
-    with patch.object(recovery, "_FASTER_PERCENT", percent):
+    watch, built_as = _Watch(), Captured.built_as
+    built = (lambda *_: None) if fails else built_as
+    faster = patch.object(recovery, "_FASTER_PERCENT", percent)
+    with faster, patch.object(Captured, "built_as", built):
         return _trained(LMSCallback(verbose=0, replan=True) if planned else None, watch)
 
 
@@ -45,17 +50,19 @@ def change_each_step(*, planned: bool) -> dict[str, Any]:
 
 def draw_noise() -> dict[str, Any]:
     """Search for a plan of a step whose kernels draw random numbers."""
-    model = keras.Sequential([keras.layers.Dense(64), keras.layers.Dense(5)])
 
     def loss(targets: Any, made: Any) -> Any:
-        return tf.square(targets - made) + tf.random.normal([])
+        return tf.reduce_mean(tf.square(targets - made), -1) + tf.random.normal([])
 
-    model.compile("adam", loss)
-    callback = LMSCallback("3MiB", verbose=0, replan=True)
-    x, y = np.ones([256, 1024], "float32"), np.ones([256, 5], "float32")
-    model.fit(x, y, batch_size=64, epochs=2, verbose="0", callbacks=[callback])
+    callback = LMSCallback(verbose=0, replan=True)
+    model, data = recovery_trials._model(loss), recovery_trials._data()
+    model.fit(data, epochs=2, verbose="0", callbacks=[callback])
     (step,) = callback._hooks["train"].fitted._steps.values()
-    return {"draws": step.source.step.draws_noise, "searched": step.search is not None}
+    return {
+        "planner": step.found.planned.plan.planner if step.found.planned else None,
+        "draws": step.source.step.draws_noise,
+        "searched": step.search is not None,
+    }
 
 
 def _trained(callback: LMSCallback | None, watch: Any) -> dict[str, Any]:

@@ -60,7 +60,8 @@ def test_small_early_writes_are_kept_on_the_device(worker: Worker) -> None:
 
 
 def test_large_early_writes_are_copied_by_the_step_and_undone(worker: Worker) -> None:
-    found = worker.ask("tests.tf.card_trials:copies_in_the_step", memory="256MiB")
+    trial = "tests.tf.card_trials:copies_in_the_step"
+    found = worker.ask(trial, memory="256MiB", by_rows=False)
     assert found == {
         "is_kept_before": False,
         "copied": 0,
@@ -69,3 +70,6 @@ def test_large_early_writes_are_copied_by_the_step_and_undone(worker: Worker) ->
         "replans": 1,
         "wrote": True,
     }
+    found = worker.ask(trial, memory="256MiB", by_rows=True)
+    assert found["is_kept_before"], "TensorFlow would copy it on the device to read it"
+    assert (found["state"], found["replans"]) == ([6.0, 6.0], 1)

@@ -20,8 +20,15 @@ def plain(worker: Worker) -> dict[str, Any]:
 
 def test_a_plan_that_is_found_while_training_takes_over(worker: Worker) -> None:
     trial = worker.ask(f"{TRIALS}:search_on", memory=LIMIT, planned=True, percent=0)
-    assert trial["plans"] >= 1
     assert len(trial["seconds"]) == 2, "one search, one change"
+    assert trial["replans"] == [0]
+    assert trial["numbers"] == plain(worker)["numbers"]
+
+
+def test_a_plan_that_cannot_be_built_does_not_take_over(worker: Worker) -> None:
+    trial = worker.ask(
+        f"{TRIALS}:search_on", memory=LIMIT, planned=True, percent=0, fails=True
+    )
     assert trial["replans"] == [0]
     assert trial["numbers"] == plain(worker)["numbers"]
 
@@ -41,5 +48,5 @@ def test_numbers_are_equal_by_another_plan_in_each_step(worker: Worker) -> None:
 
 
 def test_a_step_that_draws_noise_keeps_its_plan(worker: Worker) -> None:
-    found = worker.ask(f"{TRIALS}:draw_noise", memory="256MiB")
-    assert found == {"draws": True, "searched": False}
+    found = worker.ask(f"{TRIALS}:draw_noise", memory=LIMIT)
+    assert found == {"planner": "budget", "draws": True, "searched": False}

@@ -110,7 +110,7 @@ def rewrite(
     for number, swap in enumerate(rewriter.plan.swaps):
         rewriter.move(swap, f"lms/{number}/{op_of(swap.buffer.root)}")
     rewriter.wire(seal or Seal())
-    if not plan.chain_is_partial:
+    if not (plan.is_empty or plan.chain_is_partial):
         rewriter.write_in_place()
     for node in commit_flag:
         nodes.add(node)
@@ -255,13 +255,19 @@ class _Rewriter:
         A variable whose old value is held gets new memory: the old places of small
         ones, side by side, would be a free fragment that large tensors fit.
         """
-        ordered = self._graph.reordered(self.plan.plan.order)
+        ordered, here = self._graph.reordered(self.plan.plan.order), ("", self._device)
         for position, _, readers in old_readers(ordered):
-            op, before = ordered.ops[position], [i for i in readers if i < position]
-            held = [ordered.ops[i] for i in before]
-            if not op.fixed:
-                names = (one.name for one in held if not (one.fixed or one.persistent))
-                self.nodes.wait(self.nodes[op.name], names)
+            writer, *held = (
+                ordered.ops[i] for i in (position, *readers) if i <= position
+            )
+            waits = [
+                one.name
+                for one in held
+                if not (one.fixed or one.persistent)
+                and self.nodes[one.name].device in here
+            ]
+            if not writer.fixed and self.nodes[writer.name].device in here:
+                self.nodes.wait(self.nodes[writer.name], waits)
 
     def _arrive(self, tensors: Sequence[str]) -> list[str]:
         """Wait for tensors from the host; returns what the chain waits for."""

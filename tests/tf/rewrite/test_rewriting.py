@@ -112,9 +112,21 @@ def test_a_write_waits_for_the_planned_readers_of_the_old_value() -> None:
         make_op("late", 4, "read"),
         results=("bias:0", "late:0"),
     )
-    plan = SwapPlan(planner="", order=tuple(op.name for op in graph.ops))
-    nodes = {node.name: node for node in rewrite(traced_step(graph), plan)}
-    assert list(nodes["decay"].input) == ["v:0", "^flat", "^bias"]
+
+    def waits(chain: tuple[str, ...], elsewhere: str = "") -> list[str]:
+        order = tuple(op.name for op in graph.ops)
+        step = traced_step(graph)
+        for node in step.nodes:
+            node.device = "/device:CPU:1" if node.name == elsewhere else node.device
+        plan = SwapPlan(planner="", order=order, chain=chain)
+        nodes = {node.name: node for node in rewrite(step, plan)}
+        return list(nodes["decay"].input)
+
+    chain = ("bias", "late")
+    assert waits(chain) == ["v:0", "^flat", "^bias"]
+    assert waits(chain, elsewhere="bias") == ["v:0", "^flat"]
+    assert waits(chain, elsewhere="decay") == ["v:0"]
+    assert waits(()) == ["v:0"], "TensorFlow's own order is not enforced"
 
 
 def test_the_nodes_given_are_not_changed() -> None:

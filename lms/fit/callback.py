@@ -227,8 +227,8 @@ class LMSCallback(keras.callbacks.Callback):
             ops, such as the queries of attention. "none": not at all.
         replan: Whether training begins by the first plan that is found, and another
             process, of the lowest priority, searches on for a faster one, which takes
-            over between two steps with the same numbers. Steps whose kernels draw
-            random numbers (`tf.random`) keep their first plan.
+            over between two steps with the same numbers. Steps of several workers, and
+            steps whose kernels draw random numbers (`tf.random`), are planned once.
         verbose: 1 shows progress and prints a line for each plan, 0 is silent.
 
     Raises:

@@ -7,6 +7,8 @@ Variables that are written before the step's commit point have undo copies on th
 (`lms.ir.write_guard`). Copies made before the step would keep the device idle. Here the
 copies leave while ops compute, in the order in which the variables are written, between
 the planned swap-outs.
+
+Known weakness: where gaps are short, predicted seconds leave out the waits for copies.
 """
 
 from bisect import bisect_right

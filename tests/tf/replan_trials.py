@@ -1,6 +1,5 @@
 """Work of the processes: trainings whose plan changes between steps."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from lms import LMSCallback
+from lms.machine.host import Beside
 from lms.planning.select import choose_plan
 from lms.tf import recovery
 from lms.tf.prepare import Captured
@@ -102,10 +102,8 @@ class _Watch(keras.callbacks.Callback):
         if not self.seen or self.seen[-1] is not step:
             self.seen.append(step)
             self.seconds.append(step.predicted.predicted_seconds)
-        until = time.monotonic() + _LONGEST
-        while step.search is not None and step.search.is_running:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        if isinstance(step.search, Beside) and step.search._process is not None:
+            step.search._process.wait(_LONGEST)
 
 
 class _Found:

@@ -83,23 +83,28 @@ def kept_variables() -> dict[str, Any]:
 
     x = tf.ones([4096, 64])
     made = lms.fit_in_memory(counted, [x], budget="11MiB", recompute=False)
+    prepared, is_kept, copied = _run_four_times(made, x, state)
+    fail(prepared, 1)
+    kept = weights.numpy()
+    made(x)
+    return {
+        "is_kept": is_kept,
+        "copied": copied,
+        "state": float(state),
+        "replans": made.report[0].replans,
+        "wrote": not np.array_equal(kept, weights.numpy()),
+    }
+
+
+def _run_four_times(made: Any, x: Any, state: tf.Variable) -> tuple[Any, bool, int]:
+    """Return the step, whether it keeps `state` before it runs, and pageable bytes."""
     made(x)
     (prepared,) = made._steps.values()
     handles = [id(handle) for handle, _ in prepared.kept.handles]
     before = counter("d2h_pageable")
     for _ in range(3):
         made(x)
-    copied = counter("d2h_pageable") - before
-    fail(prepared, 1)
-    kept = weights.numpy()
-    made(x)
-    return {
-        "is_kept": id(state.handle) in handles,
-        "copied": copied,
-        "state": float(state),
-        "replans": made.report[0].replans,
-        "wrote": not np.array_equal(kept, weights.numpy()),
-    }
+    return prepared, id(state.handle) in handles, counter("d2h_pageable") - before
 
 
 def full_pinned_memory() -> dict[str, Any]:
@@ -382,16 +387,11 @@ def copies_in_the_step(*, by_rows: bool) -> dict[str, Any]:
     noting, x, rows = CommitFlag._note, tf.ones([4096, 64]), tf.range(4096)
     with patch.object(CommitFlag, "_note", failing):
         made = lms.fit_in_memory(counted, [x], budget="12MiB", recompute=False)
-        made(x)
-        (prepared,) = made._steps.values()
-        handles = [id(handle) for handle, _ in prepared.kept.handles]
-        before = counter("d2h_pageable")
-        for _ in range(3):
-            made(x)
-        copied, written = counter("d2h_pageable") - before, weights.numpy()
+        prepared, is_kept, copied = _run_four_times(made, x, state)
+        written = weights.numpy()
         made(x)
     return {
-        "is_kept_before": id(state.handle) in handles,
+        "is_kept_before": is_kept,
         "copied": copied,
         "held": len(prepared.kept.in_step.made()),
         "state": [float(one) for one in (tf.reduce_min(state), tf.reduce_max(state))],

@@ -1,4 +1,4 @@
-"""The host: cores that this process may use, memory to pin.
+"""The host: cores that this process may use, memory to pin, calls beside it.
 
 Tensors leave a GPU through TensorFlow's pool of pinned memory, `gpu_host_bfc`. The pool
 is created with the devices, grows by doubling regions, and never shrinks. Pinned memory

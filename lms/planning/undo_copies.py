@@ -21,7 +21,7 @@ from lms.units import MIB, Bytes
 
 __all__ = ["UndoGroup", "undo_groups"]
 
-# Variables whose copies leave together: until they have 16 MiB, 1.3 ms of PCIe 3.0.
+# Variables whose copies leave together: until they have 16 MiB, 1.4 ms of PCIe 3.0.
 _TOGETHER = 16 * MIB
 
 # A gap of the link must be 10/9 of what the copies take: predicted times are not exact.

@@ -58,7 +58,7 @@ from lms.units import GIB, KIB, MIB, Bytes
 __all__ = ["VARIABLE", "is_worth_a_run", "limit_workspace", "measure_scratch"]
 __all__ += ["with_reserved", "with_scratch", "workspace_limit"]
 
-# The first rows of an op, twice as many and fewer, each with its share of all rows.
+# The first rows of an op, first more and then fewer, each with its share of all rows.
 _Parts: TypeAlias = list[tuple[LoneOp, float]]
 
 # Ops are timed alone only if they make or read a tensor of at least 64 KiB.
@@ -217,9 +217,11 @@ def _measure(
 def _whole_of(parts: _Parts, asks: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """Extrapolate requests from an op's first rows; empty if the parts are unlike."""
     (more, share), (less, smaller) = parts
-    both = [*zip(asks.get(more.key, ()), asks.get(less.key, ()), strict=False)]
-    lengths = {len(asks.get(part.key, ())) for part, _ in parts}
-    if len(lengths) > 1 or any(a != b and min(a, b) <= 0 for a, b in both):
+    larger, lesser = asks.get(more.key, ()), asks.get(less.key, ())
+    if len(larger) != len(lesser):
+        return ()
+    both = [*zip(larger, lesser, strict=True)]
+    if any(a != b and min(a, b) <= 0 for a, b in both):
         return ()
     further = (1 - share) / (share - smaller)
     sizes = (a + max(0, a - b) * further if a > 0 else a for a, b in both)

@@ -56,7 +56,7 @@ class FunctionHook:
         self._name, self._maker = f"{kind}_function", f"make_{kind}_function"
         self._own = getattr(model, self._name)
         self._others: Any = None
-        self._said = 0
+        self._said: dict[int, SwapPlan] = {}
         self._is_new = True  # no step has run since Keras's function was replaced
 
     def is_for(self, model: keras.Model) -> bool:
@@ -160,10 +160,10 @@ class FunctionHook:
             cause = error.__cause__
             shown = cause if isinstance(cause, tf.errors.OpError) else None
             raise error.with_traceback(None) from shown
-        reports = self.fitted.report
-        for report in reports[self._said :]:
-            self._say(report)
-        self._said = len(reports)
+        for i, report in enumerate(self.fitted.report):
+            if self._said.get(i) is not report.plan:
+                self._said[i] = report.plan
+                self._say(report)
         return outputs
 
     def _steps_aside(self, iterator: Any) -> bool:
@@ -339,7 +339,6 @@ class LMSCallback(keras.callbacks.Callback):
                 keras_step.step_of(model, kind),
                 self._settings,
                 kind=kind,
-                planned_anew=self._say,
                 made_before=make_slots if kind == "train" else None,
                 shown=self._shown,
                 of_batch=keras_step.step_of_data(model, kind),

@@ -165,7 +165,6 @@ class FittedFunction:
         settings: The user's knobs.
         kind: The step's name in reports.
         signature: Specs to trace with; None traces with the arguments of a call.
-        planned_anew: Called with the report of each replacement plan.
         made_before: Called before a trace: makes variables that the trace would make.
         shown: Context that shows the progress of a preparation.
         of_batch: The step of a given batch, if `function` draws one from an iterator.
@@ -180,7 +179,6 @@ class FittedFunction:
         *,
         kind: str,
         signature: Sequence[Any] | None = None,
-        planned_anew: Callable[[StepReport], None] | None = None,
         made_before: Callable[[], None] | None = None,
         shown: Callable[[], AbstractContextManager[None]] = nullcontext,
         of_batch: Callable[[Any], Any] | None = None,
@@ -193,7 +191,6 @@ class FittedFunction:
         self._settings = settings
         self._kind = kind
         self._signature = None if signature is None else read_signature(signature)
-        self._planned_anew = planned_anew
         self._made_before = made_before
         self._shown = shown
         self._traced: dict[str, TracedFunction] = {}
@@ -343,8 +340,6 @@ class FittedFunction:
 
         def take_place(step: PreparedStep) -> None:
             self._steps[key] = step
-            if self._planned_anew is not None:
-                self._planned_anew(step.report())
 
         with self._lock:  # no other thread may see a step that is being replanned
             step = self._prepared(traced, inputs)

@@ -22,7 +22,7 @@ def plain(worker: Worker) -> dict[str, Any]:
 def test_after_two_failures_training_ends_with_the_same_numbers(worker: Worker) -> None:
     trial = worker.ask(TRAIN, memory=LIMIT, planned=True, failures=2)
     assert trial["replans"] == [2]
-    assert trial["said"] == [0, 1, 2]
+    assert trial["said"] == [0, 2], "one line for each plan by which a step ran"
     assert trial["kept"] > 0, "no variable is written early: nothing is put back"
     assert trial["numbers"] == plain(worker)["numbers"]
 

@@ -81,7 +81,8 @@ def fit_step(
         BudgetError: If no plan fits.
     """
     step, batch = _step_of(subject), example_batch(subject.batch)
-    settings = read_settings(budget=budget, recompute=RECOMPUTE_WORDS[recompute])
+    recomputed = RECOMPUTE_WORDS[recompute]
+    settings = read_settings(budget=budget, recompute=recomputed, replan=False)
     fitted = FittedFunction(step, settings, kind="train", signature=batch)
     fitted.prepare()
     return TrainingStep(fitted=fitted, batch=batch)

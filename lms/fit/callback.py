@@ -225,10 +225,11 @@ class LMSCallback(keras.callbacks.Callback):
             bits; under `tf.config.experimental.enable_op_determinism` nothing else,
             as libraries may add up fewer numbers in another order. "any": all possible
             ops, such as the queries of attention. "none": not at all.
-        replan: Whether training begins by the first plan that is found, and another
+        replan: True: training begins by the first plan that is found, and another
             process, of the lowest priority, searches on for a faster one, which takes
-            over between two steps with the same numbers. Steps of several workers, and
-            steps whose kernels draw random numbers (`tf.random`), are planned once.
+            over between two steps with the same numbers. False: steps are planned once,
+            with all effort; so are steps of several workers, and steps whose kernels
+            draw random numbers (`tf.random`).
         verbose: 1 shows progress and prints a line for each plan, 0 is silent.
 
     Raises:

@@ -75,7 +75,11 @@ def workload_of(
 
 
 def choose_plan(
-    workload: Workload, settings: Settings, budget: MemoryBudget
+    workload: Workload,
+    settings: Settings,
+    budget: MemoryBudget,
+    *,
+    is_first: bool = False,
 ) -> FittedPlan:
     """Choose the plan that the settings ask for; the plain one if everything fits.
 
@@ -83,6 +87,7 @@ def choose_plan(
         workload: The step.
         settings: The user's knobs.
         budget: Memory that the step may use.
+        is_first: Whether the first plan without risk is taken, not the fastest one.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
@@ -93,9 +98,8 @@ def choose_plan(
     try:
         if settings.thresholds is not None:
             return search_thresholds(graph, settings, budget)
-        if has_loops(graph):
-            return _beside_loops(graph, settings, budget, workload.speeds())
-        return plan_by_budget(graph, settings, budget, workload.speeds())
+        find = _beside_loops if has_loops(graph) else plan_by_budget
+        return find(graph, settings, budget, workload.speeds(), is_first=is_first)
     except BudgetError as error:
         raise _for_the_budget(error, plain, budget) from error
 
@@ -109,7 +113,12 @@ def has_loops(graph: GraphView) -> bool:
 
 
 def _beside_loops(
-    graph: GraphView, settings: Settings, budget: MemoryBudget, speeds: Speeds
+    graph: GraphView,
+    settings: Settings,
+    budget: MemoryBudget,
+    speeds: Speeds,
+    *,
+    is_first: bool,
 ) -> FittedPlan:
     """Plan into a part of the budget; the rest is for loops in other orders."""
     unordered = _unordered(graph)
@@ -117,7 +126,7 @@ def _beside_loops(
     part = max(part, budget.step - unordered)
     less = budget.of(budget.persistent + part)
     try:
-        return plan_by_budget(graph, settings, less, speeds)
+        return plan_by_budget(graph, settings, less, speeds, is_first=is_first)
     except BudgetError as error:
         least = error.least_bytes or 0
         least = min(least * 100 // TUNING.beside_loops_percent, least + unordered)
@@ -260,12 +269,15 @@ def choose_plan_once(
 ) -> FittedPlan:
     """Choose a plan, or read the plan that an earlier run chose.
 
+    Where the search goes on while the step trains, the first plan is chosen.
+
     Arguments and errors are those of `choose_plan`.
     """
     graph, plain = workload.graph, workload.plain
     by_rule = settings.thresholds is not None
+    is_first = settings.replan
     if by_rule or cache_folder() is None or fits(plain, budget):
-        return choose_plan(workload, settings, budget)
+        return choose_plan(workload, settings, budget, is_first=is_first)
     memory, room = replace(budget, persistent=0, fences=0), budget.step - budget.fences
     known = replace(settings, replan=False)
     name = digest(sources(), graph, plain, known, memory, workload.speeds())
@@ -275,8 +287,8 @@ def choose_plan_once(
         if _can_be_obeyed(graph, kept.fitted, budget):
             return kept.fitted
         _LOG.warning("Ignored a cached plan: this step cannot obey it any more.")
-    found = choose_plan(workload, settings, budget)
-    if not settings.replan:
+    found = choose_plan(workload, settings, budget, is_first=is_first)
+    if not is_first:
         write_entry(_KIND, name, _Kept(room=room, fitted=found))
     return found
 

@@ -57,7 +57,7 @@ class Settings:
     host_memory: int | None = None
     state: str | None = None
     slices: str | None = None
-    replan: bool = False
+    replan: bool = True
 
     @property
     def asks_for_a_plan(self) -> bool:
@@ -120,7 +120,7 @@ def read_settings(
             "the swaps, a budget lets lms choose them. Give one of them."
         )
     _check_recompute(recompute, by_rule=rule is not None)
-    plan, replan = knobs.get("plan"), knobs.get("replan", False)
+    plan, replan = knobs.get("plan"), knobs.get("replan", True)
     _check_replan(replan)
     return Settings(
         budget=_size(budget, "budget"),
@@ -241,8 +241,8 @@ def _check_recompute(value: object, *, by_rule: bool) -> None:
 def _check_replan(value: object) -> None:
     if not isinstance(value, bool):
         raise TypeError(
-            f"`replan` must be True or False, got {value!r}. True searches on for a "
-            "faster plan while the model trains."
+            f"`replan` must be True or False, got {value!r}. False plans once, "
+            "before the first step."
         )
 
 

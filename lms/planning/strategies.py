@@ -323,11 +323,16 @@ def _find(
 
 @collector_paused()
 def plan_by_budget(
-    graph: GraphView, settings: Settings, budget: MemoryBudget, speeds: Speeds
+    graph: GraphView,
+    settings: Settings,
+    budget: MemoryBudget,
+    speeds: Speeds,
+    *,
+    is_first: bool = False,
 ) -> FittedPlan:
     """Plan with deferred writes; where they take too much memory, with eager writes.
 
-    A step is sealed if it can be.
+    A step is sealed if it can be. `is_first` as in `PlanRequest`.
     """
     may_wait = (True, False) if can_come_last(graph) else (True,)
     orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
@@ -336,7 +341,7 @@ def plan_by_budget(
         speeds=speeds,
         filters=settings.filters,
         recompute=settings.recompute,
-        is_first=settings.replan,
+        is_first=is_first,
     )
     refusal = None
     if not (budget.unsealed or why_unsealed(graph)):

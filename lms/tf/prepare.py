@@ -136,8 +136,7 @@ class Captured:
         Raises:
             LMSError: If there is no plan, and the step may not run unplanned.
         """
-        # A stored plan has failed; after a failure no search goes on.
-        settings = replace(self.settings, plan=None, replan=False)
+        settings = replace(self.settings, plan=None)  # a stored plan has failed
         again = replace(self.measured_now(), settings=settings)
         tried[-1] = replace(tried[-1], step=again)
         with PREPARING:
@@ -344,7 +343,7 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
     budget = measure_budget(step, settings, device)
     if not fits(plain_plan((step.own or step).graph), budget):
         limit_workspace(step.graph, None if budget.total is None else budget.step)
-    settings = replace(settings, replan=_may_replan(step, settings, kind))
+    settings = replace(settings, replan=_may_replan(step, settings))
     step, held_back = _measured(step, settings, device, guesses=rewrites.guesses)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
@@ -465,17 +464,18 @@ def _built(found: Outcome) -> PreparedStep:
         source=captured,
         found=found,
         held_back=captured.held_back,
+        searches=settings.replan and captured.kind in _TRAINING,
     )
 
 
-def _may_replan(step: TracedStep, settings: Settings, kind: str) -> bool:
-    """Tell whether another plan may take over while the step trains.
+def _may_replan(step: TracedStep, settings: Settings) -> bool:
+    """Tell whether another plan may take over between two steps.
 
     Workers' collectives come in one order, and kernels that draw random numbers begin
     with their seeds again when they are built.
     """
-    is_alone = kind in _TRAINING and joined().size == 1
-    return settings.replan and is_alone and not (settings.plan or step.draws_noise)
+    is_fixed = settings.plan or step.draws_noise or joined().size > 1
+    return settings.replan and not is_fixed
 
 
 class _UnsealedError(Exception):

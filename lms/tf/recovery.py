@@ -119,7 +119,7 @@ class PreparedStep:
     held_back: LMSError | None = None
     is_kept: bool = True
     search: Beside | None = None
-    searches: bool = True
+    searches: bool
     lock: Any = field(default_factory=Lock)
     calls: int = 0
     failures: int = 0
@@ -273,8 +273,11 @@ class PreparedStep:
 
         The first plan, which was found quickly, runs meanwhile.
         """
-        planned, settings = self.found.planned, self.source.settings
-        if not (settings.replan and planned and planned.plan.planner == "budget"):
+        planned, recompute = self.found.planned, self.found.attempt.recompute
+        settings = self.source.settings
+        if recompute is not None:
+            settings = replace(settings, recompute=recompute)
+        if planned is None or planned.plan.planner != "budget":
             self.searches = False
         elif not any(one.is_running for one in _SEARCHES):
             work = planned.workload

@@ -4,6 +4,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[MemoryBudget]:
     """The budgets for which a plan was made, and not found."""
     found: list[MemoryBudget] = []
 
-    def choose(*args: object) -> FittedPlan:
-        found.append(args[2])  # type: ignore[arg-type]
-        return choose_plan(*args)  # type: ignore[arg-type]
+    def choose(*args: Any, is_first: bool) -> FittedPlan:
+        found.append(args[2])
+        return choose_plan(*args, is_first=is_first)
 
     monkeypatch.setattr(select, "choose_plan", choose)
     return found
@@ -43,12 +44,14 @@ def asked(
     *,
     link: float = 1.0,
     settings: Settings | None = None,
+    replan: bool = False,
 ) -> FittedPlan:
     graph, hardware = read_step("by_hand_twice").graph, PRESETS["v100-pcie"]
     hardware = replace(hardware, h2d=hardware.h2d * link)
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     workload = workload_of(graph, graph, lambda: speeds)
-    return choose_plan_once(workload, settings or Settings(), budget)
+    settings = replace(settings or Settings(), replan=replan)
+    return choose_plan_once(workload, settings, budget)
 
 
 def test_the_same_question_is_answered_from_the_disk(made: list[MemoryBudget]) -> None:
@@ -56,6 +59,16 @@ def test_the_same_question_is_answered_from_the_disk(made: list[MemoryBudget]) -
     assert first.plan.swaps
     assert asked() == first
     assert len(made) == 1
+
+
+def test_a_first_plan_is_not_kept_and_a_kept_plan_comes_before(
+    folder: Path, made: list[MemoryBudget]
+) -> None:
+    asked(replan=True)
+    assert not folder.exists()
+    kept = asked()
+    assert asked(replan=True) == kept
+    assert len(made) == 2
 
 
 def test_another_question_is_not(made: list[MemoryBudget]) -> None:

@@ -26,12 +26,15 @@ from lms.units import MIB
 from tests.planning.stored import read_step
 
 
-def planned(step: str, room: MemoryBudget, **knobs: Any) -> FittedPlan:
+def planned(
+    step: str, room: MemoryBudget, *, is_first: bool = False, **knobs: Any
+) -> FittedPlan:
     """A plan for a stored step that can be obeyed."""
     graph, hardware = read_step(step).graph, PRESETS["v100-pcie"]
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     asked = read_settings(**knobs)
-    found = choose_plan(workload_of(graph, graph, lambda: speeds), asked, room)
+    workload = workload_of(graph, graph, lambda: speeds)
+    found = choose_plan(workload, asked, room, is_first=is_first)
     validate_plan(planned_graph(graph, found.plan), found.plan)
     return found
 
@@ -159,7 +162,7 @@ def test_a_first_plan_takes_few_tries_and_is_never_faster(
     find = budget_search._find
     monkeypatch.setattr(budget_search, "_find", counted)
     room = device(peak(read_step(step).graph) * 6 // 10, unsealed)
-    first, few = planned(step, room, replan=True), tries
+    first, few = planned(step, room, is_first=True), tries
     whole = planned(step, room)
     assert few * 4 <= tries - few
     assert first.risk is Risk.NONE

@@ -122,8 +122,8 @@ def test_ibm_s_rule_recomputes_nothing() -> None:
 
 
 def test_a_search_while_training_is_a_yes_or_a_no() -> None:
-    assert read_settings(replan=True).replan
-    assert not read_settings().replan
+    assert read_settings().replan
+    assert not read_settings(replan=False).replan
     knobs: dict[str, Any] = {"replan": None}
     with pytest.raises(TypeError, match="`replan` must be True or False, got None"):
         read_settings(**knobs)

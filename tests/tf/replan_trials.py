@@ -45,7 +45,7 @@ def change_each_step(*, planned: bool) -> dict[str, Any]:
     if not planned:
         return _trained(None, _Watch())
     with patch.object(recovery, "_FASTER_PERCENT", 0):
-        return _trained(LMSCallback(verbose=0), _Change())
+        return _trained(LMSCallback(verbose=0, replan=False), _Change())
 
 
 def draw_noise() -> dict[str, Any]:

@@ -16,6 +16,7 @@ seed, not Keras's seed generators) restart in each plan and in each batch's own 
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
@@ -26,13 +27,14 @@ from rich.console import Console
 from lms.errors import LMSError
 from lms.fit.fitted import FittedFunction, nothing_to_plan
 from lms.ir.plan import SwapPlan
-from lms.planning.settings import Knobs, read_settings
+from lms.planning.settings import Knobs, read_settings, with_budget
 from lms.report.progress import displayed
 from lms.report.step import StepReport, StepTimeline, headline, table
 from lms.tf.capture import keras_step
 from lms.tf.capture.tracing import flat_specs
 from lms.tf.compat import one_replica_s
 from lms.tf.measure.devices import find_device
+from lms.units import Bytes
 
 __all__ = ["FunctionHook", "LMSCallback"]
 
@@ -82,6 +84,14 @@ class FunctionHook:
         own = self._model.__dict__
         self._others = own.get(self._maker)  # set by `DataParallel`
         own[self._maker] = self._make
+
+    def change_budget(self, budget: int | str | None) -> None:
+        """Plan steps anew from the next one on, also where Keras's function runs."""
+        self.fitted.budget = budget
+        self._said.clear()
+        if self._model.__dict__.get(self._maker) == self._make:
+            self.remove()
+            self.install()
 
     def remove(self) -> None:
         """Restore Keras's function unless the model was recompiled; may be repeated."""
@@ -268,6 +278,22 @@ class LMSCallback(keras.callbacks.Callback):
         self._verbose = verbose
         self._hooks: dict[str, FunctionHook] = {}
         self._said_unlimited = False
+
+    @property
+    def budget(self) -> Bytes | None:
+        """The budget in bytes; another one, set between two steps, holds from then on.
+
+        Example:
+            >>> callback = LMSCallback()
+            >>> callback.budget = None
+        """
+        return self._settings.budget
+
+    @budget.setter
+    def budget(self, budget: int | str | None) -> None:
+        self._settings = with_budget(replace(self._settings, plan=None), budget)
+        for hook in self._hooks.values():
+            hook.change_budget(budget)
 
     @property
     def report(self) -> tuple[StepReport, ...]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, Unpack
 
 from lms.errors import UnsupportedError
 from lms.machine.ranks import joined
-from lms.planning.settings import Knobs, Settings, read_settings
+from lms.planning.settings import Knobs, Settings, read_settings, with_budget
 from lms.report.step import StepReport, StepTimeline
 from lms.tf import compat
 from lms.tf.capture.tracing import (
@@ -34,6 +34,7 @@ from lms.tf.passes.host_variables import HostVariables, lies_on_host, made_besid
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
 from lms.tf.rewrite.rebuilding import run_without_inputs
+from lms.units import Bytes
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan", "on_host"]
 
@@ -198,6 +199,7 @@ class FittedFunction:
         self._sure: dict[_Key, list[Any]] = {}
         self._lock = RLock()
         self._given_up: set[object] = set()
+        self._is_settled = False
         self._unplanned = self._plainly if nothing_to_plan(settings) else None
         if self._unplanned is None:
             find_device().make_ready(settings.budget)
@@ -211,6 +213,24 @@ class FittedFunction:
     def timelines(self) -> tuple[StepTimeline, ...]:
         """Predicted memory over a step for each signature."""
         return tuple(step.timeline for step in self._steps.values())
+
+    @property
+    def budget(self) -> Bytes | None:
+        """Device memory that a step may use; a new one holds from the next step on.
+
+        Raises:
+            ValueError, TypeError: If a new one is no size.
+        """
+        return self._settings.budget
+
+    @budget.setter
+    def budget(self, budget: int | str | None) -> None:
+        settings = with_budget(replace(self._settings, plan=None), budget)
+        unplanned = self._plainly if nothing_to_plan(settings) else None
+        with self._lock, PREPARING:  # between two steps
+            self._settings, self._unplanned = settings, unplanned
+            for known in (self._steps, self._sure, self._given_up):
+                known.clear()
 
     def __call__(self, *args: Any) -> Any:
         """Run one step; plan first if this signature is new."""
@@ -365,9 +385,10 @@ class FittedFunction:
                         inputs,
                         settings,
                         kind=self._kind,
-                        settle=not self._steps,
+                        settle=not self._is_settled,
                         is_said=any(s.held_back for s in self._steps.values()),
                     )
+                    self._is_settled = True
                     if self._steps[key].is_sure:
                         self._sure[key] = [tensor.shape for tensor in inputs]
         return self._steps[key]

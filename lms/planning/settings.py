@@ -4,7 +4,7 @@ TFLMS's names are kept for its thresholds; its -1 for "choose for me" is None he
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, cast
 
@@ -15,7 +15,7 @@ from lms.planning.tflms_rule import LEAST, SyncMode, read_levels
 from lms.units import parse_size
 
 __all__ = ["RECOMPUTE_WORDS", "Knobs", "Settings", "Thresholds", "read_plan"]
-__all__ += ["read_settings"]
+__all__ += ["read_settings", "with_budget"]
 
 RECOMPUTE_WORDS = {"auto": None, "always": True, "never": False}
 """Names of `recompute`'s values on command lines."""
@@ -113,17 +113,10 @@ def read_settings(
     _check_names(knobs)
     thresholds, recompute = knobs.get("thresholds"), knobs.get("recompute")
     rule = None if thresholds is None else _thresholds(thresholds)
-    given = {} if rule is None or budget is None else rule.numbers
-    if name := next((name for name, value in given.items() if value is not None), ""):
-        raise ValueError(
-            f"`{name}` must not be given together with a budget: thresholds fix "
-            "the swaps, a budget lets lms choose them. Give one of them."
-        )
     _check_recompute(recompute, by_rule=rule is not None)
     plan, replan = knobs.get("plan"), knobs.get("replan", True)
     _check_replan(replan)
-    return Settings(
-        budget=_size(budget, "budget"),
+    settings = Settings(
         thresholds=rule,
         filters=_filters(knobs),
         recompute=recompute,
@@ -133,6 +126,19 @@ def read_settings(
         slices=_one_of("slices", knobs.get("slices"), "any", "none"),
         replan=replan,
     )
+    return with_budget(settings, budget)
+
+
+def with_budget(settings: Settings, budget: int | str | None) -> Settings:
+    """Return the settings with another budget, read and checked as any knob."""
+    rule = settings.thresholds
+    given = {} if rule is None or budget is None else rule.numbers
+    if name := next((name for name, value in given.items() if value is not None), ""):
+        raise ValueError(
+            f"`{name}` must not be given together with a budget: thresholds fix "
+            "the swaps, a budget lets lms choose them. Give one of them."
+        )
+    return replace(settings, budget=_size(budget, "budget"))
 
 
 def read_plan(plan: SwapPlan | str | Path) -> SwapPlan:

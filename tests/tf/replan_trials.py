@@ -17,7 +17,7 @@ from lms.tf.recovery import PreparedStep
 from tests.models import Case
 from tests.tf import recovery_trials, training
 
-__all__ = ["change_each_step", "draw_noise", "search_on"]
+__all__ = ["change_budgets", "change_each_step", "draw_noise", "search_on"]
 
 _LONGEST = 120  # seconds of a search
 
@@ -46,6 +46,13 @@ def change_each_step(*, planned: bool) -> dict[str, Any]:
         return _trained(None, _Watch())
     with patch.object(recovery, "_FASTER_PERCENT", 0):
         return _trained(LMSCallback(verbose=0, replan=False), _Change())
+
+
+def change_budgets(*, budgets: Sequence[str]) -> dict[str, Any]:
+    """Train by the next budget after each second step: the first one measures none."""
+    watch = _Budgets(budgets)
+    trained = _trained(LMSCallback(budget=budgets[-1], verbose=0), watch)
+    return trained | {"reports": watch.reports}
 
 
 def draw_noise() -> dict[str, Any]:
@@ -104,6 +111,26 @@ class _Watch(keras.callbacks.Callback):
             self.seconds.append(step.predicted.predicted_seconds)
         if isinstance(step.search, Beside) and step.search._process is not None:
             step.search._process.wait(_LONGEST)
+
+
+class _Budgets(_Watch):
+    """Sets budgets in turn; keeps their reports' budgets, peaks, and who ran steps."""
+
+    def __init__(self, budgets: Sequence[str]) -> None:
+        super().__init__()
+        self.budgets = budgets
+        self.calls = 0
+        self.reports: list[tuple[int, int | None, bool]] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.calls += 1
+        if self.calls % 2:
+            return
+        self.ours._hooks["train"].fitted.note_peak()
+        (one,) = self.ours.report
+        row = one.budget_bytes, one.measured_peak_bytes, one.fits_unplanned
+        self.reports.append(row)
+        self.ours.budget = self.budgets[len(self.reports) % len(self.budgets)]
 
 
 class _Found:

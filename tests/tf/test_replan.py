@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lms.units import MIB
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -44,6 +45,22 @@ def test_numbers_are_equal_by_another_plan_in_each_step(worker: Worker) -> None:
     assert trial["plans"] >= 2
     assert len(trial["seconds"]) >= 10
     assert trial["replans"] == [0]
+    assert trial["numbers"] == plain(worker)["numbers"]
+
+
+def test_a_budget_that_changes_holds_from_the_next_step(worker: Worker) -> None:
+    budgets = [16, 14, 60, 20]  # MiB; training begins by the last one
+    trial = worker.ask(
+        f"{TRIALS}:change_budgets",
+        memory="64MiB",
+        budgets=[f"{each}MiB" for each in budgets],
+    )
+    assert len(trial["reports"]) >= 5
+    for i, (size, peak, fits) in enumerate(trial["reports"]):
+        asked = budgets[i % len(budgets)] if i else budgets[-1]
+        assert size == asked * MIB
+        assert fits == (asked == budgets[2])
+        assert 0 < peak <= size
     assert trial["numbers"] == plain(worker)["numbers"]
 
 

@@ -182,8 +182,8 @@ class Captured:
         The step is planned anew where its plan does not fit there.
         """
         planned, tried = found.planned, list[Outcome]()
-        must_change = found.attempt.unsealed and planned and planned.sealed
-        if not must_change and (built := self.built_as(found)) is not None:
+        is_kept = planned and not (planned.sealed and found.attempt.unsealed)
+        if is_kept and (built := self.built_as(found)) is not None:
             return built
         step = found.step.measured_now()
         with PREPARING:

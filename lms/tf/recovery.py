@@ -179,13 +179,24 @@ class PreparedStep:
         """Run the callable on a batch.
 
         Raises:
-            _Moved: If the step must be sealed anew.
+            _Moved: If the step must be sealed anew, or does not fit beside what others
+                have taken since it was planned.
         """
         assert self.rebuilt is not None
+        if self.arena is None and self._is_crowded():
+            raise _Moved
         received = inputs if self.arena is None else self.arena.admit(inputs)
         if received is None:
             raise _Moved
         return self.rebuilt(received)
+
+    def _is_crowded(self) -> bool:
+        """Tell whether a planned step that is not sealed must run out of memory."""
+        planned, now = self.found.planned, self.device.current_bytes
+        if planned is None or planned.runs_plain or now is None or self.calls == 0:
+            return False
+        needed, limit = now + planned.step_bytes, planned.budget.limit
+        return limit is not None and needed > limit and self.moves < _MOVES
 
     def _put_back(self, values: Sequence[Any]) -> None:
         try:
@@ -245,10 +256,13 @@ class PreparedStep:
     def sealed_anew(self) -> "PreparedStep":
         """Build the step again, by its plan, in the memory that is free now.
 
-        Where others change the free memory again and again, it is built unsealed.
+        A step that is not sealed is planned anew. Where others change the free memory
+        again and again, a sealed one is built unsealed.
         """
         moves, found = self.moves + 1, self.found
-        if moves > _MOVES:
+        if self.arena is None:
+            found = replace(found, planned=None)
+        elif moves > _MOVES:
             unsealed = "others change the device's free memory"
             found = replace(found, attempt=replace(found.attempt, unsealed=unsealed))
         anew = self._built_again(found)

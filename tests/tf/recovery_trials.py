@@ -18,12 +18,18 @@ _BATCHES = 3
 
 
 def train(
-    *, planned: bool, held: float = 0, failures: int = 0, counted: bool = False
+    *,
+    planned: bool,
+    budget: str | None = None,
+    held: float = 0,
+    failures: int = 0,
+    counted: bool = False,
 ) -> dict[str, Any]:
     """Train an epoch with op determinism.
 
     Args:
         planned: Whether large model support is used.
+        budget: As the callback takes it.
         counted: Whether the loss weighs classes by how many there are of each, which
             makes a tensor that may be of any size.
         held: Part of the step's memory that another tensor takes from the third batch
@@ -36,7 +42,7 @@ def train(
         replans that were `said`.
     """
     tf.config.experimental.enable_op_determinism()
-    callback = LMSCallback(verbose=0)
+    callback = LMSCallback(budget, verbose=0)
     said: list[int] = []
     callback._say = lambda report: said.append(report.replans)
     trouble = _Trouble(callback, held, failures)

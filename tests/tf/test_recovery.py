@@ -37,6 +37,20 @@ def test_training_goes_on_in_less_when_others_take_memory(worker: Worker) -> Non
 
 
 @pytest.mark.slow
+def test_a_step_of_unplanned_addresses_is_planned_anew_before_it_runs_out(
+    worker: Worker,
+) -> None:
+    growing = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    trial = worker.ask(
+        TRAIN, memory=LIMIT, environ=growing, planned=True, budget=LIMIT, held=0.15
+    )
+    assert trial["addresses"] == ["not planned: memory grows up to `budget`"]
+    assert trial["replans"] == [0]
+    assert min(*trial["swaps"], trial["kept"]) > 0
+    assert trial["numbers"] == plain(worker)["numbers"]
+
+
+@pytest.mark.slow
 def test_a_step_of_unknown_sizes_that_runs_out_is_planned_by_guesses(
     worker: Worker,
 ) -> None:

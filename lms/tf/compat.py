@@ -5,7 +5,7 @@ Tried on TensorFlow 2.21.0. When a new release breaks something, it breaks here.
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -53,7 +53,6 @@ from tensorflow.python.framework.func_graph import FuncGraph as _FuncGraph
 # Shapes and types of the variables behind resource handles, without which shape
 # inference ends at every variable read.
 from tensorflow.python.ops import handle_data_util as _handle_data
-from tensorflow.python.ops import resource_variable_ops as _resources
 
 # Host functions called from a graph: `tf.numpy_function` makes a node, but the graph
 # is edited as nodes here, and a node names its function by a token.
@@ -151,7 +150,7 @@ def handle_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
     """Shape and type of the variable behind a resource handle; None for others."""
     if handle.dtype != tf.resource:
         return None
-    data = _resources.get_eager_safe_handle_data(handle)
+    data = _handle_data.get_handle_data(handle)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
     (known,) = data.shape_and_type
@@ -365,10 +364,7 @@ def attribute(node: NodeDef, key: str) -> AttrValue:
 
 def graph_def(nodes: Iterable[NodeDef], library: Any) -> GraphDef:
     """Nodes and the functions they call as one graph."""
-    result = GraphDef()
-    result.node.extend(nodes)
-    if library is not None:
-        result.library.CopyFrom(library)
+    result = GraphDef(node=nodes, library=library)
     result.versions.producer = tf.compat.v1.GRAPH_DEF_VERSION
     return result
 
@@ -574,17 +570,14 @@ def _imported(
     return graph, placeholders
 
 
-@contextmanager
-def planned_as_is():
+def planned_as_is() -> AbstractContextManager[None]:
     """Within the context, Grappler does not optimise the functions that are run."""
     options = ConfigProto()
     options.graph_options.rewrite_options.disable_meta_optimizer = True
-    with calls_with(options):
-        yield
+    return calls_with(options)
 
 
-@contextmanager
-def _with_memory_for_all() -> Iterator[None]:
+def _with_memory_for_all() -> AbstractContextManager[None]:
     """Within the context, Grappler saves memory only if the user has asked for that.
 
     By default Grappler would swap on a GPU where it foresees an out of memory, and add
@@ -596,8 +589,7 @@ def _with_memory_for_all() -> Iterator[None]:
     rewriting: Any = options.graph_options.rewrite_options
     if rewriting.memory_optimization == rewriting.DEFAULT_MEM_OPT:
         rewriting.memory_optimization = rewriting.NO_MEM_OPT
-    with calls_with(options):
-        yield
+    return calls_with(options)
 
 
 @contextmanager
@@ -629,9 +621,7 @@ def set_gpu_options(**options: Any) -> None:
         AttributeError: If there is no such option.
     """
     context = _eager_context()
-    config = ConfigProto()
-    if context._config is not None:
-        config.CopyFrom(context._config)
+    config = context._config or ConfigProto()
     known = config.gpu_options.DESCRIPTOR.fields_by_name
     for name, value in options.items():
         part = config.gpu_options if name in known else config.gpu_options.experimental

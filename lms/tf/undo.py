@@ -65,25 +65,19 @@ class CommitFlag:
     _functions: list[Callable[..., Any]] = field(default_factory=list)
 
     def nodes(self, guard: WriteGuard, device: str) -> tuple[compat.NodeDef, ...]:
-        """Make the ops after the barrier; deferred writes wait for the last one.
+        """Make the ops after the barrier, if any; deferred writes wait for the last.
 
         A token goes to the host and another comes back; both lie in the host's memory,
         on a GPU too. TensorFlow would carry a bare control edge between devices by a
         copy that waits until the GPU is idle.
-
-        Returns:
-            No ops if no write is deferred.
         """
         if not guard.late:
             return ()
         self._functions.append(self._note)
         ended = compat.constant("lms/writes_may_begin", 0, tf.int32, device)
         ended.input.extend(f"^{name}" for name in guard.barrier)
-        inputs = [ended.name], [tf.int32]
-        note = _host_call("lms/writes_noted", self._functions[-1], *inputs)
-        name = "lms/writes_begin"
-        begin = compat.made_node(name, "Identity", [note.name], device, T=tf.int32)
-        return ended, note, begin
+        inputs = {ended.name: tf.int32}
+        return ended, *_host_call("lms/writes", self._functions[-1], inputs, device)
 
     def _note(self, ended: np.ndarray) -> np.ndarray:
         self.begun = True
@@ -147,22 +141,15 @@ class CopiesInStep:
         for number, group in enumerate(groups):
             prefix = f"lms/undo{number}"
             behind = [] if group.trigger is None else [f"^{group.trigger}"]
-            made, copies = list[compat.NodeDef](), list[str]()
-            types = [self.captured[handle][1] for handle in group.handles]
-            for i, (handle, dtype) in enumerate(zip(group.handles, types, strict=True)):
+            made, copies = list[compat.NodeDef](), dict[str, tf.DType]()
+            for i, handle in enumerate(group.handles):
                 read, out = f"{prefix}/read{i}", f"{prefix}/out{i}"
-                inputs = [handle, *behind]
-                reading = ("ReadVariableOp", inputs, device)
+                dtype = copies[out] = self.captured[handle][1]
+                reading = ("ReadVariableOp", [handle, *behind], device)
                 made.append(compat.made_node(read, *reading, dtype=dtype))
                 made.append(compat.made_node(out, COPY_OUT, [read], device, T=dtype))
-                copies.append(out)
             self._functions.append(partial(self._take, group.handles))
-            taken = f"{prefix}/taken"
-            made.append(_host_call(taken, self._functions[-1], copies, types))
-            ended = f"{prefix}/ended"
-            made.append(
-                compat.made_node(ended, "Identity", [taken], device, T=tf.int32)
-            )
+            made += _host_call(prefix, self._functions[-1], copies, device)
             yield made, group.writers
 
     def _take(self, handles: Sequence[str], *copies: np.ndarray) -> np.ndarray:
@@ -181,16 +168,17 @@ class CopiesInStep:
 def _host_call(
     name: str,
     function: Callable[..., Any],
-    inputs: Sequence[str],
-    types: Sequence[tf.DType],
-) -> compat.NodeDef:
-    """Make an op that calls a function with arrays; it returns one of int32."""
+    inputs: Mapping[str, tf.DType],
+    device: str,
+) -> tuple[compat.NodeDef, compat.NodeDef]:
+    """Make an op that calls a function with arrays, and one that brings int32 back."""
     host = compat.device_name("CPU:0")
-    node = compat.made_node(name, "PyFunc", inputs, host)
-    node.attr["token"].s = compat.register_host_function(function).encode()
-    for key, each in (("Tin", types), ("Tout", [tf.int32])):
-        node.attr[key].list.type.extend(dtype.as_datatype_enum for dtype in each)
-    return node
+    call = compat.made_node(f"{name}/call", "PyFunc", inputs, host)
+    call.attr["token"].s = compat.register_host_function(function).encode()
+    for key, types in (("Tin", inputs.values()), ("Tout", [tf.int32])):
+        call.attr[key].list.type.extend(dtype.as_datatype_enum for dtype in types)
+    end = f"{name}/end"
+    return call, compat.made_node(end, "Identity", [call.name], device, T=tf.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,16 +112,12 @@ def rewrite(
     rewriter.wire(seal or Seal())
     if not (plan.is_empty or plan.chain_is_partial):
         rewriter.write_in_place()
-    for node in commit_flag:
-        nodes.add(node)
-    for name in late:  # on the host at once: the way back waits for the whole device
-        begin = -1 if nodes[name].device in ("", step.device) else -2
-        nodes.wait(nodes[name], [commit_flag[begin].name])
-    for copies, writers in undo:
-        for node in copies:
+    for made, writers in [(commit_flag, late), *undo]:
+        for node in made:
             nodes.add(node)
-        for name in writers:
-            nodes.wait(nodes[name], [copies[-1].name])
+        for name in writers:  # host at once: the way back waits for the whole device
+            last = -1 if nodes[name].device in ("", step.device) else -2
+            nodes.wait(nodes[name], [made[last].name])
     result = [*nodes]
     _refuse_cycle(result, step.graph)
     return result

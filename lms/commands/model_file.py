@@ -40,15 +40,6 @@ def find_file(name: str) -> tuple[Path, str]:
 
     Raises:
         ValueError: If there is no such file.
-
-    Example:
-        >>> find_file("mine.py")
-        Traceback (most recent call last):
-        ...
-        ValueError: `mine.py` must be FILE.py:function, whose function returns a \
-compiled Keras model and a batch such as (x, y), got no function. \
-Write one: def mine(): return model, (tf.TensorSpec([8, 224, 224, 3]), \
-tf.TensorSpec([8])).
     """
     file, _, function = name.rpartition(":")
     if not file or not function:
@@ -69,18 +60,6 @@ def read_subject(name: str) -> Subject:
     Raises:
         ValueError: If there is no such file or function, or if the function fails or
             returns something else.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "mine.py"
-        >>> _ = path.write_text(chr(10).join([
-        ...     "class Model:",
-        ...     "    compiled = True",
-        ...     "def made():",
-        ...     "    return Model(), ([1.0], [2.0])",
-        ... ]))
-        >>> read_subject(f"{path}:made").batch
-        ([1.0], [2.0])
     """
     path, function = find_file(name)
     module = _guarded(name, path, lambda: _load(path))

@@ -109,10 +109,6 @@ def read_placement(environ: Mapping[str, str] = os.environ) -> Placement:
 
     Raises:
         WorkersError: If the variables contradict each other, or do not say enough.
-
-    Example:
-        >>> read_placement({}).size
-        1
     """
     if environ.get(_CONFIG, "").strip():
         return _of_tensorflow(environ[_CONFIG])

@@ -34,14 +34,7 @@ T = TypeVar("T")
 
 
 def cache_folder() -> Path | None:
-    """Return the folder of entries; None if caching is off.
-
-    Example:
-        >>> from unittest.mock import patch
-        >>> with patch.dict(os.environ, {VARIABLE: "off"}):
-        ...     cache_folder() is None
-        True
-    """
+    """Return the folder of entries; None if caching is off."""
     named = os.environ.get(VARIABLE, "")
     if named.lower() == OFF:
         return None

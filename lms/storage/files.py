@@ -63,15 +63,7 @@ def as_data(value: Any, kind: type[T], *, exact: bool = True) -> T:
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file through `write`; its folder is made if missing.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "new" / "greeting"
-        >>> write_file(path, lambda file: file.write(b"hello"))
-        >>> [p.name for p in path.parent.iterdir()], path.read_text()
-        (['greeting'], 'hello')
-    """
+    """Write a file through `write`; its folder is made if missing."""
     with draft_of(path) as draft, draft.open("wb") as file:
         write(file)
 

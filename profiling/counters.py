@@ -43,9 +43,8 @@ def open_gpus(api: Any = None) -> Any:
     api = open_nvml(api)
     if known(ask(api, api.nvmlDeviceGetCount)):
         return api
-    reason = "NVML counts none"
     raise NoDriverError(
-        f"no GPU found: {reason}. Run this where `nvidia-smi` lists one.", reason=reason
+        "no GPU found: NVML counts none. Run this where `nvidia-smi` lists one."
     )
 
 

@@ -19,13 +19,7 @@ __all__ += ["installed_version", "open_nvml", "read_driver"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU; a field is None where the driver did not answer.
-
-    Args:
-        name: NVIDIA's name for it.
-        memory: Bytes.
-        used: Bytes in use by all programs.
-    """
+    """One GPU, and its bytes `used` by all programs; None is without an answer."""
 
     name: str | None
     memory: Bytes | None = None
@@ -50,16 +44,7 @@ class Driver:
 
 
 class NoDriverError(LMSError):
-    """No NVIDIA driver could be asked.
-
-    Args:
-        message: The cause and the next step.
-        reason: The cause alone.
-    """
-
-    def __init__(self, message: str, *, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+    """No NVIDIA driver could be asked; `__cause__` is the error of NVML or Python."""
 
 
 def open_nvml(api: Any = None) -> Any:
@@ -75,19 +60,16 @@ def open_nvml(api: Any = None) -> Any:
         try:
             api = import_module("pynvml")  # it comes without types
         except ImportError as error:
-            reason = "the package nvidia-ml-py is missing"
             raise NoDriverError(
-                f"Could not ask NVIDIA's driver: {reason}. Install it: pip install "
-                "nvidia-ml-py.",
-                reason=reason,
+                "Could not ask NVIDIA's driver: the package nvidia-ml-py is missing. "
+                "Install it: pip install nvidia-ml-py."
             ) from error
     try:
         api.nvmlInit()
     except api.NVMLError as error:
         raise NoDriverError(
             f"Could not find an NVIDIA driver: NVML says '{error}'. Run this where "
-            "`nvidia-smi` works, or on an emulated card (`python -m lms emulate`).",
-            reason=str(error),
+            "`nvidia-smi` works, or on an emulated card (`python -m lms emulate`)."
         ) from error
     return api
 
@@ -108,7 +90,7 @@ def read_driver(api: Any = None) -> Driver:
     try:
         api = open_nvml(api)
     except NoDriverError as error:
-        return Driver(reason=error.reason)
+        return Driver(reason=str(error.__cause__))
     cuda = known(ask(api, api.nvmlSystemGetCudaDriverVersion))
     count = known(ask(api, api.nvmlDeviceGetCount)) or 0
     return Driver(

@@ -47,4 +47,4 @@ def test_a_missing_package_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(NoDriverError, match="nvidia-ml-py is missing") as caught:
         open_nvml()
-    assert read_driver() == Driver(reason=caught.value.reason)
+    assert read_driver() == Driver(reason=str(caught.value.__cause__))

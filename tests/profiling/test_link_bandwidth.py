@@ -36,7 +36,7 @@ def test_without_a_driver_the_exit_code_and_the_words_say_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refuse() -> Any:
-        raise NoDriverError("no NVIDIA driver found", reason="not found")
+        raise NoDriverError("no NVIDIA driver found")
 
     first = "describe_link" if command is link_bandwidth else "open_gpus"
     monkeypatch.setattr(command, first, refuse)

@@ -82,11 +82,9 @@ class Hardware:
     def __post_init__(self) -> None:
         rates = ("memory", "flops", "memory_bandwidth", "h2d", "d2h")
         check_numbers(self, rates, "positive", "Give it in bytes, or per second.")
-        advice = "Leave it out if it is as fast as float32."
-        halves = ("float16_flops", "bfloat16_flops")
-        check_numbers(self, halves, "at least 0", advice, zero=True)
-        advice, times = "Leave it out if it is not known.", ("latency", "launch")
-        check_numbers(self, times, "seconds, at least 0", advice, zero=True)
+        others = ("float16_flops", "bfloat16_flops", "latency", "launch")
+        advice = "Leave it out if it is not known."
+        check_numbers(self, others, "at least 0", advice, zero=True)
 
     def rate_of(self, dtype: str) -> float:
         """Return the floating-point operations per second of an element type.

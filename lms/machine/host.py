@@ -75,22 +75,15 @@ def swappable(free: Bytes, limit: Bytes) -> Bytes:
 
 def processor_name() -> str | None:
     """Return the processor's model from Linux, which psutil lacks; None if missing."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return None
-    pairs = (line.partition(":") for line in lines)
-    names = (value.strip() for key, _, value in pairs if key.strip() == "model name")
-    return next(names, None)
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text()
+        found = re.search(r"^model name\s*:(.*)$", text, re.MULTILINE)
+        return found and found[1].strip()
+    return None
 
 
 def usable_cores() -> int:
-    """Return the number of cores for this process; all cores if unknown.
-
-    Example:
-        >>> usable_cores() >= 1
-        True
-    """
+    """Return the number of cores for this process; all cores if unknown."""
     try:
         return len(psutil.Process().cpu_affinity() or ()) or os.cpu_count() or 1
     except AttributeError:  # macOS

@@ -129,11 +129,9 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeline:
-    """Predicted memory over one step, without and with a plan.
+    """Predicted memory over one step of a report, without and with a plan.
 
     Args:
-        kind: As in the step's report.
-        signature: As in the step's report.
         unplanned: Bytes of the step at each op, nothing ordered, nothing swapped.
         planned: Bytes of the step at each op of the plan's order.
         persistent_bytes: Bytes below both curves.
@@ -173,12 +171,7 @@ def headline(report: StepReport) -> str:
 
 
 def _unknown(names: Sequence[str]) -> str:
-    """Mark a memory need that includes loops or ops of unknown memory.
-
-    Example:
-        >>> _unknown(["while"]), _unknown([])
-        (' (1 loop or op of unknown memory)', '')
-    """
+    """Mark a memory need that includes loops or ops of unknown memory."""
     if not names:
         return ""
     count = "1 loop or op" if len(names) == 1 else f"{len(names)} loops or ops"
@@ -206,12 +199,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def table(reports: Sequence[StepReport]) -> str:
-    """Lay out reports as a text table, one column for each.
-
-    Example:
-        >>> print(table([]))
-        Nothing was planned yet: fit, evaluate or predict with the callback first.
-    """
+    """Lay out reports as a text table, one column for each."""
     if not reports:
         return (
             "Nothing was planned yet: fit, evaluate or predict with the callback first."

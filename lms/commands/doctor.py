@@ -1,8 +1,6 @@
 """Checks this machine for training: versions, driver, devices, memory, variables.
 
-Facts in, findings with advice out. Version ranges follow `pyproject.toml`. Keras
-turns XLA on by itself where there is a GPU (jit_compile="auto"). TensorFlow's wheel
-holds code for GPUs up to capability 9 (`tf.sysconfig.get_build_info`).
+Facts in, findings with advice out. Version ranges follow `pyproject.toml`.
 """
 
 import json
@@ -31,7 +29,8 @@ _NEEDED = {
     "numpy": ((1, 26), (99,)),
 }
 
-# The newest major compute capability that TensorFlow's wheel holds code for.
+# The newest major compute capability that TensorFlow's wheel holds code for
+# (`tf.sysconfig.get_build_info`).
 _BUILT_FOR = 9
 
 # A GPU is free while at most 1/32 of its memory is in use: desktops take that.
@@ -64,8 +63,6 @@ class Finding:
 
     Args:
         topic: The checked item, in a word.
-        verdict: Severity.
-        text: Facts.
         advice: The next step; "" where there is nothing to do.
     """
 

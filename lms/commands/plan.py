@@ -100,7 +100,7 @@ def plan(request: Request) -> int:
     if request.output is not None:
         write_text(request.output, found.report.plan.to_json(indent=1) + "\n")
     if request.figure is not None:
-        _draw(found, request)
+        _draw(found, request.figure, Path(request.subject).name)
     return 0
 
 
@@ -161,8 +161,7 @@ def _check_room(found: Forecast) -> None:
         raise BudgetError(
             f"`budget` must be at least {format_bytes(peak, at_least=True)} for this "
             f"plan, got {format_bytes(budget)}. Use a larger budget, or the budget "
-            "planner.",
-            least_bytes=None,
+            "planner."
         )
 
 
@@ -258,13 +257,12 @@ def _write(path: Path | None, data: dict[str, Any]) -> None:
         write_text(path, json.dumps(data) + "\n")
 
 
-def _draw(found: Forecast, request: Request) -> None:
+def _draw(found: Forecast, path: Path, subject: str) -> None:
     from lms.report.lanes_figure import draw_lanes
 
-    assert request.figure is not None
     draw_lanes(
         [("nothing swapped", found.unplanned), ("planned", found.timeline)],
-        request.figure,
-        title=f"One training step of {Path(request.subject).name}, predicted",
+        path,
+        title=f"One training step of {subject}, predicted",
         note=_device(found.speeds),
     )

@@ -96,9 +96,7 @@ def device_name(short: str) -> str:
         >>> device_name("CPU:0")
         '/job:localhost/replica:0/task:0/device:CPU:0'
     """
-    context = _eager_context()
-    context.ensure_initialized()
-    return f"{context.host_address_space()}/device:{short}"
+    return f"{_eager_context().host_address_space()}/device:{short}"
 
 
 def devices_are_made() -> bool:
@@ -342,10 +340,9 @@ def _is_of(concrete: Any, nodes: Sequence[NodeDef]) -> bool:
     results = sorted(n.name for n in nodes if n.op == "_Retval")
     if results != sorted(f"{result.name}_RetVal" for result in signature.output_arg):
         return False
-    found = {attribute(n, "index").i: n.name for n in nodes if n.op == "_Arg"}
-    return len(found) == sum(n.op == "_Arg" for n in nodes) and all(
-        signature.input_arg[i].name == name for i, name in found.items()
-    )
+    known = set(enumerate(argument.name for argument in signature.input_arg))
+    found = ((attribute(n, "index").i, n.name) for n in nodes if n.op == "_Arg")
+    return known.issuperset(found)
 
 
 def attribute(node: NodeDef, key: str) -> AttrValue:

@@ -13,7 +13,6 @@ from lms.units import GIB, MIB
 
 with extra("figures"):
     from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import to_rgb
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -56,7 +55,6 @@ class Scale:
 def new_figure(width: float, height: float, *, title: str, note: str) -> Figure:
     """Make a figure, sized in inches, with a headline and a line of sources below."""
     figure = Figure(figsize=(width, height), dpi=_DPI)
-    FigureCanvasAgg(figure)
     top, bottom = 1 - 0.31 / height, 0.112 / height
     figure.text(0.02, top, title, fontsize=FONT + 4, color=INK, weight="bold")
     figure.text(0.02, bottom, note, fontsize=FONT - 3, color=MUTED)

@@ -97,7 +97,6 @@ def captured_for(
 
     Arguments as in `training_of`, and the rewrites to apply.
     """
-    again = partial(captured_for, traced, hardware=hardware, link=link)
     if hardware is None:
         found = _here(traced, settings, rewrites)
     else:
@@ -113,7 +112,7 @@ def captured_for(
         budget=budget_in(
             speeds.hardware.memory, asked=settings.budget, persistent=persistent
         ),
-        again=again,
+        again=partial(captured_for, traced, hardware=hardware, link=link),
         is_here=hardware is None and link is None,
     )
 

@@ -39,19 +39,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request of the command line.
-
-    Args:
-        subject: FILE.py:function.
-        budget: Bytes of device memory; None takes all of the device's less a margin.
-        hardware: A preset; None measures the present device.
-        link: The preset whose link to the host is used; None keeps the device's link.
-        planner: "budget", or "threshold" for IBM's rule.
-        recompute: A key of `RECOMPUTE_WORDS`.
-        json: File for the whole forecast.
-        figure: PNG for the steps over time.
-        output: File for the plan alone, which `LMSCallback(plan=...)` obeys.
-    """
+    """Options of `python -m lms plan`, as its help describes them."""
 
     subject: str
     budget: int | None = None
@@ -134,14 +122,10 @@ def _check_files(request: Request) -> None:
 
 def _captured(request: Request, subject: Subject, settings: Settings) -> Captured:
     """The step; what the model's own code raises, anything at all, in our words."""
-    hardware, link = (
-        None if name is None else PRESETS[name]
-        for name in (request.hardware, request.link)
-    )
+    named = {"hardware": request.hardware, "link": request.link}
+    chosen = {key: PRESETS[name] for key, name in named.items() if name}
     try:
-        return training_of(
-            subject.model, subject.batch, settings, hardware=hardware, link=link
-        )
+        return training_of(subject.model, subject.batch, settings, **chosen)
     except LMSError:
         raise
     except Exception as error:

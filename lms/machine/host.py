@@ -60,11 +60,7 @@ def is_number(written: str) -> bool:
 
 
 def swappable(free: Bytes, limit: Bytes) -> Bytes:
-    """Return the bytes of host memory that swapped tensors may take.
-
-    Args:
-        free: Bytes that programs may still take.
-        limit: Bytes that may be pinned.
+    """Return the bytes of the host's `free` memory for swapped tensors, below `limit`.
 
     Example:
         >>> swappable(64 * GIB, 128 * GIB) / GIB, swappable(64 * GIB, 8 * GIB) / GIB

@@ -129,7 +129,6 @@ class Installation:
     """An installed TensorFlow.
 
     Args:
-        backend: Keras's backend.
         cuda: The CUDA version that TensorFlow was built with; None for none.
         cudnn: The cuDNN version likewise.
         gpus: How many GPUs TensorFlow sees.
@@ -154,7 +153,6 @@ class Facts:
     """Facts about a machine.
 
     Args:
-        python: Python's version.
         packages: Package names and versions; None where a package is missing.
         driver: NVIDIA's driver, asked before TensorFlow took GPU memory.
         installation: TensorFlow; None if it cannot be loaded.

@@ -67,7 +67,6 @@ class Attempt:
         most: The most bytes of which a percentage below 100 is taken.
         recompute: Whether all possible ops are recomputed, or none; None for the user's
             choice.
-        planned: Whether the step is planned.
         unsealed: Why the addresses of large chunks must not be planned; empty if they
             may.
     """
@@ -112,7 +111,6 @@ class Outcome:
     """Result of an attempt: a plan, a refusal, or a step that ran out of memory.
 
     Args:
-        attempt: The attempt.
         step: The step as captured for the attempt. It has a `budget` and can
             `offers(op_size)`, `rewritten(rewrites)` and `plan(attempt)`.
         planned: The plan, also of a step that ran out of memory.

@@ -47,9 +47,6 @@ class Shaped:
     values of constants, or None.
 
     Args:
-        node: TensorFlow's node.
-        inputs: Shapes of the inputs.
-        outputs: Shapes of the outputs.
         constants: Values of inputs that are small constants, by their positions.
         sums: Whether parts may add in another order than the whole op.
         rows: Whether products may also be split along rows and columns.

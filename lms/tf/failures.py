@@ -169,7 +169,6 @@ def lost_in_words() -> Iterator[None]:
 def lost_words(error: Exception) -> str:
     """The line of TensorFlow's message on the worker, without places in the graph."""
     lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith("[[")]
+    said = [line for line in lines if line and not line.startswith(("[[", "File "))]
     about = [line for line in said if "ollective" in line or "heartbeat" in line]
-    about = [line for line in about if not line.startswith("File ")]
     return (about or said or [type(error).__name__])[0][:_TOLD]

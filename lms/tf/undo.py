@@ -92,9 +92,7 @@ class CopiesInStep:
         captured: Handles and types of the step's variables, by the names of handles.
     """
 
-    captured: Mapping[str, tuple[tf.Tensor, tf.DType]] = field(
-        default_factory=dict[str, tuple[tf.Tensor, tf.DType]]
-    )
+    captured: Mapping[str, tuple[tf.Tensor, tf.DType]]
     _made: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     _functions: list[Callable[..., Any]] = field(default_factory=list)
 
@@ -187,11 +185,10 @@ class KeptVariables:
 
     Args:
         handles: Handles and types of the variables that are copied before the step.
-        in_step: The copies that the step makes.
     """
 
     handles: tuple[tuple[tf.Tensor, tf.DType], ...]
-    in_step: CopiesInStep = field(default_factory=CopiesInStep)
+    in_step: CopiesInStep = field(default_factory=lambda: CopiesInStep({}))
 
     @property
     def small_sizes(self) -> tuple[Bytes, ...]:

@@ -47,7 +47,7 @@ from lms.units import Bytes, format_bytes
 
 __all__ = ["COPY_HOST_VARIABLES", "HostVariables", "address_of", "bytes_on_host"]
 __all__ += ["is_moved", "let_stay", "lies_on_host", "made_beside", "movable_to_host"]
-__all__ += ["move_to_device", "move_to_host", "take_mark_off", "write_on_host"]
+__all__ += ["move_to_host", "take_mark_off", "write_on_host"]
 
 # Ops that read each element about once, or a few rows: they read over the link.
 _OVER_LINK = CHEAP | {"GatherV2", "GatherNd", COPY_IN}
@@ -126,12 +126,8 @@ def write_on_host(handle: Any, value: np.ndarray) -> bool:
     return True
 
 
-def move_to_device(handle: Any) -> None:
-    """Move a variable's memory back to its device.
-
-    Raises:
-        tf.errors.OpError: If the device has too little free memory.
-    """
+def _move_to_device(handle: Any) -> None:
+    """Move a variable's memory back to its device."""
     spec = compat.handle_spec(handle)
     assert spec is not None
     with tf.device(handle.device):
@@ -226,7 +222,7 @@ class HostVariables:
         """Move the variables back to their device, until its memory is full."""
         with suppress(tf.errors.OpError):
             for handle in self.handles:
-                move_to_device(handle)
+                _move_to_device(handle)
 
 
 def bytes_on_host() -> Bytes:

@@ -79,10 +79,8 @@ def rebuild(
     With `as_traced` the callable takes all shapes of the trace, not only the step's.
     """
     graph_def = compat.graph_def(nodes, step.library)
-    specs = [a.spec for a in step.arguments]
-    if as_traced:
-        opened = input_specs(traced)
-        specs[: len(opened)] = opened
+    opened = input_specs(traced) if as_traced else []
+    specs = [*opened, *(a.spec for a in step.arguments[len(opened) :])]
     pairs = zip(step.arguments, specs, strict=True)
     arguments = [(a.name, spec, a.variable) for a, spec in pairs]
     return RebuiltStep(

@@ -35,7 +35,6 @@ from lms.simulation.memory import (
     Region,
     allocator_curve,
     allocator_peak,
-    allocator_peaks,
     peaks_by_region,
 )
 from lms.simulation.turns import bytes_apart
@@ -235,15 +234,20 @@ def _in_time(
         if request.sealed:
             found = in_room(graph, pool, plan, bound, effort.packings)
             return found and [found.peak]
-        peaks = allocator_peaks(graph, plan, regions)
-        return peaks if peaks and max(peaks) <= bound else None
+        peaks: list[Bytes] = []
+        for reached in peaks_by_region(graph, plan, regions):
+            if reached is None or reached > bound:
+                return None
+            peaks.append(reached)
+        return peaks
 
     usage = allocator_curve(graph, fitted.plan, regions[0])
     if usage is None or not fitted.plan.swaps:
         return
     capacity = regions[0].capacity
     if request.sealed:
-        usage, capacity = [pool.bytes + used for used in usage], bound
+        kept = pool.bytes
+        usage, capacity = [kept + used for used in usage], bound
     early = copy_in_time(
         graph,
         fitted.plan,

@@ -21,8 +21,7 @@ from lms.ir.resolved import resolve
 from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool, rounded_up
 
 __all__ = ["Event", "MemoryTimeline", "Region", "allocator_curve", "allocator_peak"]
-__all__ += ["allocator_peaks", "find_events", "find_requests", "peaks_by_region"]
-__all__ += ["simulate_memory"]
+__all__ += ["find_events", "find_requests", "peaks_by_region", "simulate_memory"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,18 +112,6 @@ def allocator_peak(
     """
     region = Region(capacity=capacity, small_pool=small_pool)
     return next(peaks_by_region(graph, plan, [region]))
-
-
-def allocator_peaks(
-    graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
-) -> tuple[int, ...] | None:
-    """Predict the peak in each of several regions; None if one runs out of memory."""
-    found: list[int] = []
-    for peak in peaks_by_region(graph, plan, regions):
-        if peak is None:
-            return None
-        found.append(peak)
-    return tuple(found)
 
 
 def peaks_by_region(

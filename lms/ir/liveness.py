@@ -169,9 +169,10 @@ def written_over(
     made = op.reusing
     if made is None:
         return None
-    own = (roots[name] for name in op.inputs)
-    fitting = (root for root in own if dying.get(root) == made.size)
-    return next(((made.name, root) for root in fitting), None)
+    for name in op.inputs:
+        if dying.get(roots[name]) == made.size:
+            return made.name, roots[name]
+    return None
 
 
 def new_value(op: Op) -> str | None:

@@ -199,7 +199,7 @@ class Dependencies:
             if op.persistent:
                 continue
             own = [self._key[t.name] for t in op.outputs if t.name in self._key]
-            dying = self._dying[position]
+            dying = self._dying[position] if op.inplace else {}
             sizes = {root: self._size[key] for root, key in dying.items()}
             output, over = written_over(op, self._roots, sizes) or (None, "")
             for key in own:

@@ -130,7 +130,8 @@ def allocator_curve(
 ) -> Sequence[int] | None:
     """Predict the bytes of chunks in use at each op; None if memory runs out."""
     known = find_requests(graph, plan, region.small_pool.below)
-    requests = [known.get(i, Request()) for i in range(len(plan.order))]
+    none = Request()
+    requests = [known.get(i, none) for i in range(len(plan.order))]
     return _play(requests, region)
 
 
@@ -167,6 +168,8 @@ def _event(
     starting: Sequence[int],
     ending: Sequence[int],
 ) -> Event:
+    if not (op.inplace and starting and ending):
+        return Event(starting, None, op.scratch, ending)
     dying = {lives[i].root: i for i in ending if lives[i].dies_at is not None}
     sizes = {root: lives[i].size for root, i in dying.items()}
     output, over = written_over(op, roots, sizes) or ("", "")
@@ -188,19 +191,17 @@ def find_requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, Req
     held: dict[int, int] = {}  # residency -> the key of its chunk
     found: dict[int, Request] = {}
     for position, event in find_events(graph, ops, lives, least).items():
-        held.update((i, i) for i in event.taken)
-        if event.heir is not None:
-            held[event.heir[0]] = held.pop(event.heir[1])
+        taken, heir, scratch, given = event
+        held.update(zip(taken, taken, strict=True))
+        if heir is not None:
+            held[heir[0]] = held.pop(heir[1])
         value = graph.roots.get(new_value(ops[position]) or "")
+        new = [i for i in given if lives[i].root == value] if value else ()
         found[position] = Request(
-            [(i, lives[i].size) for i in event.taken],
-            event.scratch,
-            [held.pop(i) for i in event.given if lives[i].root != value],
-            [
-                (ops[position].writes[0], lives[i].size, held.pop(i))
-                for i in event.given
-                if lives[i].root == value
-            ],
+            [(i, lives[i].size) for i in taken],
+            scratch,
+            [held.pop(i) for i in given if i not in new],
+            [(ops[position].writes[0], lives[i].size, held.pop(i)) for i in new],
         )
     return found
 

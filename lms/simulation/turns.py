@@ -90,22 +90,22 @@ def find_turns(
     turns: list[Turn] = []
     scratch = count(-1, -1)
     apart, chain = set[int](), frozenset(plan.chain)
+    unit = max(rounded_up(least), spacer)
     for position, request in find_requests(graph, plan, least).items():
         op = resolved.ops[position]
         chunks = [(key, rounded_up(size)) for key, size in request.taken]
-        if comes_first(op, chain):
+        if chunks and comes_first(op, chain):
             apart.update(key for key, _ in chunks)
             chunks = []
         own = [each for each in chunks if each[0] not in copies]
-        takes = _in_order(op, own, scratch, max(1, least))
-        gives = [*request.given, *(key for key, _ in takes if key < 0)]
-        unit = max(rounded_up(least), spacer)
+        takes = _in_order(op, own, scratch, max(1, least)) if own or op.scratch else []
+        gives = [key for key in request.given if key not in apart]
+        gives += [key for key, _ in takes if key < 0]
         turns += [
             Turn(op=op.name, copy=copies[each[0]], takes=[each], least=unit)
             for each in chunks
             if each[0] in copies
         ]
-        gives = [key for key in gives if key not in apart]
         turns.append(Turn(op=op.name, takes=takes, gives=gives, least=unit))
     return tuple(turns)
 
@@ -161,8 +161,10 @@ def spans(turns: Sequence[Turn]) -> dict[int, Span]:
     found: dict[int, Span] = {}
     end = 2 * len(turns)
     for i, turn in enumerate(turns):
-        room = turn.holes
-        found |= {key: Span(room[key], 2 * i, end) for key, _ in turn.takes}
+        room = turn.holes if turn.takes else {}
+        for key, _ in turn.takes:
+            found[key] = Span(room[key], 2 * i, end)
         for key in turn.gives:
-            found[key] = found[key]._replace(end=2 * i + 1)
+            size, start, _ = found[key]
+            found[key] = Span(size, start, 2 * i + 1)
     return found

@@ -35,6 +35,7 @@ class Placed:
     addresses: Mapping[int, int]
 
 
+@per_graph(most=6)
 def place(
     graph: GraphView,
     plan: SwapPlan,

@@ -275,6 +275,7 @@ def peak(graph: GraphView) -> int:
     return max(memory_curve(graph), default=0)
 
 
+@per_graph()
 def working_sets(graph: GraphView) -> list[int]:
     """Return the bytes that each op needs by itself: inputs, outputs and scratch.
 

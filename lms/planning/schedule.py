@@ -123,10 +123,9 @@ def _taken_along(
     lives: _Lives, op: int, stays: Sequence[bool]
 ) -> tuple[Sequence[int], int]:
     """Return (ops to hoist with `op`, the op behind which they then run)."""
-    group, best = [op], ((), op)
+    group, best, before = [op], ((), op), set(lives.before[op])
     while len(group) <= _MOST_TOGETHER:
-        before = {b for member in group for b in lives.before[member]} - set(group)
-        to = max((lives.when[b] for b in before), default=-1)
+        to = max(map(lives.when.__getitem__, before), default=-1)
         if to < 0:
             break
         if to < min(group) - 1 and lives.earlier(group, to) >= 0:
@@ -135,6 +134,8 @@ def _taken_along(
         if any(stays[b] or lives.when[b] != b for b in latest):
             break
         group += latest
+        before.update(*(lives.before[b] for b in latest))
+        before.difference_update(group)
     return best
 
 
@@ -217,12 +218,11 @@ def _tail(
 
 def _dependencies(graph: GraphView) -> tuple[list[list[int]], list[list[int]]]:
     """Return (ops that each op waits for, ops that wait for each)."""
-    number = {op.name: i for i, op in enumerate(graph.ops)}
     followers: list[list[int]] = [[] for _ in graph.ops]
     before: list[list[int]] = []
     for i, op in enumerate(graph.ops):
         names = {*map(op_of, op.inputs), *op.controls}
-        before.append(sorted(number[name] for name in names))
+        before.append(sorted(graph.position[name] for name in names))
         for j in before[-1]:
             followers[j].append(i)
     return before, followers

@@ -24,7 +24,7 @@ Known weakness: choices are never taken back.
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -137,28 +137,39 @@ class StepAsItIs:
 
     def __init__(self, graph: GraphView, costs: Costs, least: Bytes) -> None:
         self.graph = graph
-        self.costs = costs
         self.least = least
         self.buffers = {buffer.root: buffer for buffer in buffers(graph)}
         self.made: dict[str, list[Buffer]] = {}
         self.read: dict[str, list[str]] = {}
+        self.seconds = {op.name: costs.of(op.name) for op in graph.ops}
+        # Ops that may run twice; one that has a copy may not, but its copy may.
+        self.repeatable: set[str] = set()
+        # Ops that read a buffer through an alias that may not run twice.
+        self.barred: set[tuple[str, str]] = set()
         for op in graph.ops:
             named = (self.buffers.get(tensor.name) for tensor in op.outputs)
             self.made[op.name] = [buffer for buffer in named if buffer is not None]
             self.read[op.name] = list(dict.fromkeys(graph.roots[x] for x in op.inputs))
-        taken = [0.0, *(costs.of(op.name) for op in graph.ops)]
+            self.barred.update((op.name, root) for root in self._through_fixed(op))
+            has_copy = copy_name(op.name) in graph.by_name
+            if op.repeatable and not (op.varies or has_copy):
+                self.repeatable.add(op.name)
+        taken = [0.0, *self.seconds.values()]
         self.begins = list(accumulate(taken))  # seconds, of each op and of the end
         self._written: dict[str, int] = {}  # variable -> its first write
         for position, op in enumerate(graph.ops):
             for handle in op.writes:
                 self._written.setdefault(graph.roots.get(handle, handle), position)
 
-    def may_run_again(self, name: str) -> bool:
-        """Tell whether an op may run twice."""
-        op = self.graph.by_name[name]
-        if copy_name(name) in self.graph.by_name:  # its copy may, if need be
-            return False
-        return op.repeatable and not op.varies
+    def _through_fixed(self, op: Op) -> Iterator[str]:
+        """Yield the roots that an op reads through an alias that may not run twice."""
+        graph = self.graph
+        for tensor in op.inputs:
+            root, alias = graph.roots[tensor], op_of(tensor)
+            while tensor != root and alias != op_of(root):
+                if not graph.by_name[alias].repeatable:
+                    yield root
+                alias = op_of(graph.by_name[alias].alias or root)
 
     def is_old_value(self, root: str, at: int) -> bool:
         """Tell whether a read at a position keeps a large old value beside the new."""
@@ -204,15 +215,14 @@ class Chosen:
 
     def saved(self, change: Change, at: int) -> int:
         """Return the bytes above the budget that a change saves, summed by position."""
-        first = min(begin for begin, _, _ in change.bytes)
-        end = max(end for _, end, _ in change.bytes)
+        first, end = min(change.bytes)[0], max(map(itemgetter(1), change.bytes))
         after = self._over[first:end].copy()
         for begin, stop, size in change.bytes:
             after[begin - first : stop - first] += size
         if change.passing:
             after[at - first] += change.passing
         np.maximum(after, 0, out=after)
-        return int(self._above[end] - self._above[first] - after.sum())
+        return int(self._above[end] - self._above[first] - np.add.reduce(after))
 
     def take(self, change: Change) -> None:
         """Add a change to the choice."""
@@ -435,16 +445,17 @@ class _Trial:
 
     def run(self, name: str, at: int, depth: int = 0) -> None:
         """Run an op again before a position."""
-        if depth > TUNING.recompute_depth or not self._step.may_run_again(name):
+        if depth > TUNING.recompute_depth or name not in self._step.repeatable:
             raise _NotPossibleError
         self.change.second[name] = at
-        self.change.seconds += self._step.costs.of(name)
+        self.change.seconds += self._step.seconds[name]
         if self.change.seconds > self._most:
             raise _NotPossibleError(_TOO_LONG)
         for buffer in self._step.made[name]:
             self._make_again(buffer, at)
         for root in self._step.read[name]:
-            self._check_alias(name, root)
+            if (name, root) in self._step.barred:
+                raise _NotPossibleError
             self._supply(root, at, depth + 1)
 
     def _make_again(self, buffer: Buffer, at: int) -> None:
@@ -464,16 +475,6 @@ class _Trial:
         change.bytes.append((near + 1, self._last(root) + 1, -buffer.size))
         change.bytes.append((at, uses[-1] + 1, buffer.size))
         change.last[root], change.last_copy[root] = near, uses[-1]
-
-    def _check_alias(self, name: str, root: str) -> None:
-        """Check that aliases between a buffer and its reader may run twice too."""
-        graph = self._step.graph
-        for tensor in graph.by_name[name].inputs:
-            alias = op_of(tensor)
-            while graph.roots[tensor] == root and alias != op_of(root):
-                if not graph.by_name[alias].repeatable:
-                    raise _NotPossibleError
-                alias = op_of(graph.by_name[alias].alias or root)
 
     def _supply(self, root: str, at: int, depth: int) -> None:
         """Provide a buffer's contents for a second run."""

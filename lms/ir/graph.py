@@ -172,6 +172,16 @@ class GraphView:
         return {}
 
     @cached_property
+    def order(self) -> tuple[str, ...]:
+        """Names of the ops."""
+        return tuple(op.name for op in self.ops)
+
+    @cached_property
+    def position(self) -> Mapping[str, int]:
+        """Position of each op in the order, by its name."""
+        return {name: i for i, name in enumerate(self.order)}
+
+    @cached_property
     def by_name(self) -> Mapping[str, Op]:
         """Ops by their names."""
         return {op.name: op for op in self.ops}
@@ -215,12 +225,12 @@ class GraphView:
             ValueError: If the order is no execution order of these ops.
         """
         order = tuple(names)
+        if order == self.order:
+            return self  # with its memo
         unknown = [name for name in order if name not in self.by_name]
         if unknown:
             raise ValueError(f"`names` must be ops of the graph, got {unknown[0]!r}")
         ops = tuple(self.by_name[name] for name in order)
-        if ops == self.ops:
-            return self  # with its memo
         if len(ops) != len(self.ops):
             raise ValueError(
                 f"`names` must list all {len(self.ops)} ops, got {len(ops)}"

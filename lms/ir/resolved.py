@@ -112,7 +112,7 @@ def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
         [(0, 1), (2, 3)]
     """
     ordered = graph.reordered(plan.order)
-    position, known = _order(ordered)
+    position, known = ordered.position, _by_root(ordered)
     chain = tuple(position[name] for name in plan.chain)
     link_of = {name: i for i, name in enumerate(plan.chain)}
     swaps = tuple(
@@ -130,10 +130,9 @@ def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
 
 
 @per_graph()
-def _order(ordered: GraphView) -> tuple[Mapping[str, int], Mapping[str, Buffer]]:
-    """Return (positions of ops, buffers by their roots), which all plans share."""
-    position = {op.name: i for i, op in enumerate(ordered.ops)}
-    return position, {buffer.root: buffer for buffer in buffers(ordered)}
+def _by_root(ordered: GraphView) -> Mapping[str, Buffer]:
+    """Return the buffers by their roots, which all plans share."""
+    return {buffer.root: buffer for buffer in buffers(ordered)}
 
 
 def _swap(

@@ -95,7 +95,7 @@ def plan_within(
         return None
     return SwapPlan(
         planner="budget",
-        order=tuple(op.name for op in graph.ops),
+        order=graph.order,
         chain=outline.chain,
         swaps=_swaps(graph, outline, walk),
     )
@@ -223,9 +223,8 @@ def _walk_within(
     course = _course(graph, outline, movable, rules.leaving, below)
     drops: dict[int, set[int]] = defaultdict(set)
     number = {buffer.root: i for i, buffer in enumerate(buffers(graph))}
-    place = {op.name: i for i, op in enumerate(graph.ops)} if rules.leaving else {}
-    leaving = rules.leaving.items()
-    due = ((outline.step_at[place[name]], number[root]) for root, name in leaving)
+    at = ((root, graph.position[name]) for root, name in rules.leaving.items())
+    due = ((outline.step_at[position], number[root]) for root, position in at)
     leave, walks = sorted(due, reverse=True), rules.walks  # the first step last
     compacted: set[int] = set()
     walk, failed = None, None

@@ -55,7 +55,7 @@ def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
         kept: Bytes of constants that only TensorFlow's own graph keeps, part of the
             peak.
     """
-    plan = SwapPlan(planner="none", order=tuple(op.name for op in own.ops))
+    plan = SwapPlan(planner="none", order=own.order)
     reached = allocator_peak(own, plan, capacity=UNLIMITED) or 0
     curve = memory_curve(own)
     reached += max(map(add, curve, old_values(own)), default=0) - max(curve, default=0)

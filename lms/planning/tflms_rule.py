@@ -119,7 +119,7 @@ def level_graph(
     waits = {name: [before] for before, name in pairwise(chain)}
     level = levels(ordered, waits)
     ordered = graph.reordered(_by_level(graph, level))
-    position = {op.name: i for i, op in enumerate(ordered.ops)}
+    position = ordered.position
     numbers = tuple(level[op.name] for op in ordered.ops)  # with no gap
     ancestors: list[int] = []
     for i, op in enumerate(ordered.ops):

@@ -59,7 +59,7 @@ def undo_groups(
         timeline: The planned step over time.
         rate: Bytes per second from device to host.
     """
-    position = {op.name: i for i, op in enumerate(graph.ops)}
+    position = graph.position
     computed = (one for one in timeline.intervals if one.lane is Lane.COMPUTE)
     ordered = [one for one in computed if one.name in chain]
     ends = [one.end for one in ordered]

@@ -104,7 +104,7 @@ def over_time(
 def unplanned_timeline(workload: Workload) -> Timeline:
     """The step over time without a plan, where all tensors fit."""
     graph, speeds = workload.graph, workload.speeds()
-    plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+    plain = SwapPlan(planner="none", order=graph.order)
     return simulate(graph, plain, speeds.costs, speeds.hardware)
 
 

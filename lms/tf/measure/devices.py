@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import keras
@@ -230,8 +231,14 @@ def nothing(size: int) -> Any:
 
     In rows: TensorFlow makes this op's sizes from 32 bits, fewer than 2 GiB need.
     """
+    return tf.raw_ops.Empty(shape=_shape(size), dtype=tf.uint8, init=False)
+
+
+@lru_cache(maxsize=8)  # pools have many chunks of few sizes
+def _shape(size: int) -> Any:
     shape = [-(-size // _CHUNK), _CHUNK] if size > _CHUNK else [size]
-    return tf.raw_ops.Empty(shape=shape, dtype=tf.uint8, init=False)
+    with tf.device("CPU:0"):
+        return tf.constant(shape, tf.int32)
 
 
 def find_device() -> Device:

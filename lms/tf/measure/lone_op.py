@@ -8,7 +8,6 @@ int32 is passed as float32 of the same bits, or copies would be timed.
 Known weakness: an op whose scratch or time depends on values is measured on ones.
 """
 
-import gc
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -240,9 +239,7 @@ def forget_functions() -> None:
 
     Freed later, the constants would fragment the memory that is planned.
     """
-    if _functions:
-        _functions.clear()
-        gc.collect()
+    _functions.clear()
 
 
 def _has_other_values(producer: Op, tensor: str) -> bool:

@@ -509,6 +509,14 @@ def is_pure(node: NodeDef) -> bool:
     return not any(a.is_ref or a.type in handles for a in known.input_arg)
 
 
+class _StepGraph(_FuncGraph):
+    """A graph whose imported ops keep their devices: Python would set each again."""
+
+    def _add_new_tf_operations(self, compute_devices: bool = True) -> list[Any]:  # noqa: FBT001, FBT002 - TensorFlow's
+        super()._add_new_tf_operations(compute_devices)
+        return []
+
+
 END = "lms/end"  # an op that runs although no other op waits for it
 
 
@@ -550,7 +558,7 @@ def _imported(
 ) -> tuple[Any, list[tf.Tensor]]:
     """A function graph with a placeholder for each input."""
     read = {name.partition(":")[0] for node in graph_def.node for name in node.input}
-    graph = _FuncGraph("lms_step")
+    graph = _StepGraph("lms_step")
     with graph.as_default():
         placeholders = list[tf.Tensor]()
         for name, spec, variable in inputs:

@@ -37,6 +37,25 @@ def test_gpu_options_reach_the_runtime(worker: Worker) -> None:
     assert found == {"compatible": True, "timestamped": True, "pending": 3}
 
 
+def test_a_built_function_has_its_nodes_devices() -> None:
+    host = compat.device_name("CPU:0")
+    places = {"there": host, "near": "/device:CPU:0", "anywhere": ""}
+    nodes = [
+        compat.made_node(name, "Neg", ["x"], device, T=tf.float32)
+        for name, device in places.items()
+    ]
+    nodes[0].attr["_class"].list.s.append(b"loc:@near")
+    inputs: list[compat.Input] = [("x", tf.TensorSpec([2]), None)]
+    graph_def = compat.graph_def(nodes, None)
+    with tf.device("GPU:0"):  # nodes have devices of their own
+        function = compat.build_function(graph_def, inputs, ["there:0", "near:0"])
+    placed = {op.name: op.device for op in function.graph.get_operations()}
+    assert {name: placed[name] for name in places} == places
+    assert [y.numpy().tolist() for y in function.call_flat(tf.ones([2]))] == [
+        [-1] * 2
+    ] * 2
+
+
 def test_a_trace_is_with_memory_for_all_and_keeps_the_users_other_options() -> None:
     from tensorflow.core.protobuf.config_pb2 import (  # noqa: TID251 - what is asked
         ConfigProto,

@@ -454,28 +454,24 @@ def host_memory(node: NodeDef) -> tuple[frozenset[int], frozenset[int]]:
 
     Kernels of a GPU declare this of shapes, and of most int32 tensors.
     """
-    fitting = (
-        kernel
-        for kernel in _gpu_kernels(node.op)
-        if all(
-            attribute(node, limit.name).type in limit.allowed_values.list.type
-            for limit in kernel.constraint
-        )
-    )
-    found = next(fitting, None)
     known: Any = _op_defs.get(node.op)
-    if found is None or known is None:
-        return frozenset(), frozenset()
-    read, made, names = known.input_arg, known.output_arg, found.host_memory_arg
-    return _numbers(node, read, names), _numbers(node, made, names)
+    for limits, names in _gpu_kernels(node.op) if known else ():
+        if all(attribute(node, key).type in types for key, types in limits):
+            read, made = known.input_arg, known.output_arg
+            return _numbers(node, read, names), _numbers(node, made, names)
+    return frozenset(), frozenset()
 
 
 @cache
-def _gpu_kernels(op: str) -> list[Any]:
-    """Kernels of an op, the highest priority first."""
+def _gpu_kernels(op: str) -> list[tuple[list[tuple[str, set[int]]], list[str]]]:
+    """(types by attribute, arguments in host memory), the highest priority first."""
     found: Any = _kernels.get_registered_kernels_for_op(op)
     own = (k for k in found.kernel if k.device_type in ("GPU", "DEFAULT"))
-    return sorted((k for k in own if not k.label), key=lambda k: -k.priority)
+    kernels = sorted((k for k in own if not k.label), key=lambda k: -k.priority)
+    return [
+        ([(c.name, {*c.allowed_values.list.type}) for c in k.constraint], names)
+        for k, names in ((k, [*k.host_memory_arg]) for k in kernels)
+    ]
 
 
 def _numbers(
@@ -483,7 +479,7 @@ def _numbers(
 ) -> frozenset[int]:
     """Indices of the tensors of the named arguments."""
     at, found = 0, list[int]()
-    for arg in args:
+    for arg in args if names else ():
         count = attribute(node, arg.number_attr).i if arg.number_attr else 1
         if arg.type_list_attr:
             count = len(attribute(node, arg.type_list_attr).list.type)

@@ -326,8 +326,9 @@ def _seen(
     guesses: bool,
 ) -> tuple[GraphView, list[compat.NodeDef], Lists, tuple[str, ...]]:
     """Return (graph, nodes in order, lists of loops, ops of guessed shapes)."""
-    ends = loop_ends(_sorted(nodes, arguments, {}))
-    ordered = _sorted(nodes, arguments, ends)
+    ordered = _sorted(nodes, arguments, {})
+    if ends := loop_ends(ordered):
+        ordered = _sorted(nodes, arguments, ends)
     fixed = control_flow(ordered)
     shapes, varying, guessed = filled_shapes(ordered, shapes, fixed, guesses=guesses)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}

@@ -125,11 +125,13 @@ def inferred_shapes(
 def told_shapes(inferred: Specs, traced: tf.Graph) -> Specs:
     """Fill in open shapes from `set_shape` calls in the graph as it was traced."""
     filled = dict(inferred)
+    left = {name for name, specs in filled.items() if any(map(is_open, specs))}
     names: dict[str, list[tf.TensorShape]] = {}
-    for op in compat.operations(traced):  # several ops may have one name
+    ops = compat.operations(traced) if left else ()
+    for op in ops:  # several ops may have one name
         told = [tensor.shape for tensor in op.outputs]
         names[op.name] = told if names.get(op.name, told) == told else []
-    for name in filled.keys() & names.keys():
+    for name in left & names.keys():
         specs, told = filled[name], names[name]
         if len(specs) == len(told):
             shapes = (
@@ -321,6 +323,8 @@ def _guess(
     guessed = dict[str, None]()
     nodes = {node.name: node for node in ordered}
     for node in ordered:
+        if node.name not in bounded and not any(map(is_open, specs[node.name])):
+            continue
         read = [_measured(name, nodes) for name in data_of(node)]
         sources = {source_of(name) for name in read}
         grows = node.op in _COMBINES and len(sources & set(bounded)) > 1

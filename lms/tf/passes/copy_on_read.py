@@ -41,6 +41,8 @@ def _users(
     nodes: Sequence[compat.NodeDef], handles: Collection[str]
 ) -> dict[str, list[compat.NodeDef]]:
     """Map handles' nodes of variables that some op uses by rows to all their users."""
+    if not any(node.op.startswith(PIECES) for node in nodes):
+        return {}
     behind = {name: {name} for name in handles}  # also in branches and loops
     users: dict[str, list[compat.NodeDef]] = defaultdict(list)
     for last in (False, False, True):  # a loop's back edge takes a second pass

@@ -399,6 +399,8 @@ def with_reserved(step: TracedStep, device: Device) -> TracedStep:
     """
     reserved = measurements_of(device).reserved
     layers = [op for op in step.graph.ops if op.type in RESERVES]
+    if not layers:
+        return step
     known = [op for op in lone_ops(step, layers) if op.key in reserved]
     sizes = {op.op.name: reserved[op.key] for op in known}
     needs = {

@@ -14,7 +14,7 @@ from functools import cache, partial
 from itertools import product, takewhile
 
 from lms.errors import BudgetError
-from lms.ir.graph import GraphView
+from lms.ir.graph import GraphView, op_of
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import with_recomputed
@@ -106,7 +106,10 @@ def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPl
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Coordinates of the search, most being indices into tuples of `TUNING`."""
+    """Coordinates of the search, most being indices into tuples of `TUNING`.
+
+    `kept` names ops whose outputs are neither moved nor recomputed by choice.
+    """
 
     price: int = 0
     percent: int = 0
@@ -116,12 +119,14 @@ class _Choice:
     order: int = 0
     rounds: int = 0
     only_moves: int = 0
+    kept: frozenset[str] = frozenset()
 
 
 class _Search:
     """Hill climbing over the coordinates of `_Choice`, one change at a time.
 
-    Each start climbs to its first faster neighbour until none is faster.
+    Each start climbs to its first faster neighbour until none is faster. What is left
+    of the tries takes choices of the best plans back, one op at a time.
     """
 
     def __init__(self, orders: Sequence[GraphView], request: PlanRequest) -> None:
@@ -160,11 +165,17 @@ class _Search:
         if self._request.is_first and any(sure):
             return
         for start in sorted(self._starts(), key=self._worth):
-            best: _Choice | None = start
-            while best is not None:
-                at, worth = best, self._worth(best)
-                near = takewhile(lambda _: not self.is_spent, self._neighbours(at))
-                best = next((n for n in near if self._worth(n) < worth), None)
+            self._climb(start, self._neighbours)
+        for choice in self.ranked() if self._request.recompute is not True else ():
+            self._climb(choice, self._taken_back)
+
+    def _climb(
+        self, best: _Choice | None, near: Callable[[_Choice], Iterator[_Choice]]
+    ) -> None:
+        while best is not None:
+            worth = self._worth(best)
+            left = takewhile(lambda _: not self.is_spent, near(best))
+            best = next((n for n in left if self._worth(n) < worth), None)
 
     @property
     def is_spent(self) -> bool:
@@ -234,6 +245,15 @@ class _Search:
                 if 0 <= place < places:
                     yield replace(choice, **{name: place})
 
+    def _taken_back(self, choice: _Choice) -> Iterator[_Choice]:
+        """Yield the choices that keep one op's output more, or one less."""
+        fates, kept = self._fates_of(choice), choice.kept
+        moved = [op_of(root) for root, _ in fates.leaving]
+        for name in dict.fromkeys([*(again.op for again in fates.recomputed), *moved]):
+            yield replace(choice, kept=kept | {name})
+        for name in sorted(kept):
+            yield replace(choice, kept=kept - {name})
+
     def _worth(self, choice: _Choice) -> tuple[Risk, Seconds]:
         """Return (risk, seconds) of a choice's plan; the least is best."""
         if choice not in self._found:
@@ -245,7 +265,7 @@ class _Search:
 
     def made_once(self, choice: _Choice) -> FittedPlan | None:
         """Make the plan of a choice, or reuse the plan of one with equal fates."""
-        same = replace(choice, price=0, percent=0, share=0, rounds=0)
+        same = replace(choice, price=0, percent=0, share=0, rounds=0, kept=frozenset())
         key = same, self._fates_of(choice)
         if key not in self._known:
             self._left -= 1
@@ -268,6 +288,7 @@ class _Search:
             least=least,
         )
         able = movable(graph, min_bytes=least, filters=request.filters)
+        able = {root for root in able if op_of(root) not in choice.kept}
         return choose_fates(graph, able, request.speeds.costs, terms, before)
 
     def _fates_of(self, choice: _Choice) -> Fates:

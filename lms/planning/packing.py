@@ -18,7 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from lms.units import Bytes
 
@@ -33,6 +36,10 @@ _NEAREST = 0.4
 # About 48 chunks start in a window of time: wider ones are slow to search, and more
 # windows are slow to fill.
 _STARTS = 48
+# From 4,000 chunks on, one window is the whole time, and arrays search it.
+_MANY = 4_000
+
+_Row: TypeAlias = tuple[Bytes, Bytes, int, int]  # ends of addresses, ends of time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +132,8 @@ def _in_windows(
     short live interval; the last window is the whole time.
     """
     times = sorted(set(starts))
-    half = max(1, len(times) * _STARTS // (2 * max(1, len(sizes))))
+    count = len(sizes) if len(sizes) < _MANY else 0
+    half = max(1, len(times) * _STARTS // (2 * max(1, count)))
     whole = -(-len(times) // half)
     chunks: list[_Chunk] = []
     for size, taken, given in zip(sizes, starts, ends, strict=True):
@@ -148,29 +156,73 @@ def _first_fit(
         Addresses by chunk; and the place in the order at which placing stopped, since
         that chunk would end above `room`, else None.
     """
-    windows: list[list[tuple[Bytes, Bytes, int, int]]]
+    windows: list[list[_Row]]
     windows = [[] for _ in range(1 + max((c.windows[-1] for c in chunks), default=0))]
+    table = np.empty((4, len(chunks)), np.int64)  # of many chunks: the last window
+    views = [column.data for column in table]  # move without a copy
     offsets = [0] * len(chunks)
     for place, i in enumerate(order):
-        size, start, end, home, meets = chunks[i]
-        offset, before = 0, -1
-        while offset != before:  # what a pass has moved, the next one checks
-            before, top = offset, offset + size
-            for low, high, taken, given in windows[home]:  # by address
-                if taken < end and given > start:
-                    if low >= top + gap:
-                        break
-                    if high + gap <= offset:
-                        continue
-                    together = taken == start
-                    if not together and (low == top or high == offset):
-                        continue
-                    offset = high + gap if together or high < offset else high
-                    top = offset + size
-        if offset + size > room:
+        chunk = chunks[i]
+        if len(chunks) < _MANY:
+            offset = _lowest(chunk, windows[chunk.home], gap)
+        else:
+            offset = _lowest_of_many(chunk, windows[-1], table[:, :place], gap)
+        if offset + chunk.size > room:
             return offsets, place
         offsets[i] = offset
-        row = (offset, offset + size, start, end)
-        for window in meets:
+        row = (offset, offset + chunk.size, chunk.start, chunk.end)
+        if len(chunks) >= _MANY:
+            at = bisect_left(windows[-1], row)
+            for column, value in zip(views, row, strict=True):
+                column[at + 1 : place + 1] = column[at:place]
+                column[at] = value
+        for window in chunk.windows:
             insort(windows[window], row)
     return offsets, None
+
+
+def _lowest(chunk: _Chunk, rows: Sequence[_Row], gap: Bytes) -> Bytes:
+    """Return a chunk's lowest free address among placed chunks."""
+    size, start, end, *_ = chunk
+    offset, before = 0, -1
+    while offset != before:  # what a pass has moved, the next one checks
+        before, top = offset, offset + size
+        for low, high, taken, given in rows:  # by address
+            if taken < end and given > start:
+                if low >= top + gap:
+                    break
+                if high + gap <= offset:
+                    continue
+                together = taken == start
+                if not together and (low == top or high == offset):
+                    continue
+                offset = high + gap if together or high < offset else high
+                top = offset + size
+    return offset
+
+
+def _lowest_of_many(
+    chunk: _Chunk, rows: Sequence[_Row], table: npt.NDArray[np.int64], gap: Bytes
+) -> Bytes:
+    """Return the address that `_lowest` finds; `table` has a column for each row.
+
+    Arrays find the lowest address at which the chunk touches others. If that is too
+    near to any, or in its way are chunks taken together with it, `_lowest` decides.
+    """
+    live = np.flatnonzero((table[2] < chunk.end) & (table[3] > chunk.start))
+    low, high, taken, _ = table[:, live]
+    at = np.zeros(len(live) + 1, np.int64)  # behind the rows so far
+    np.maximum.accumulate(high, out=at[1:])
+    fits = low - at[:-1] >= chunk.size
+    count = int(fits.argmax()) if fits.any() else len(live)
+    found = int(at[count])
+    last = int(low.searchsorted(found + chunk.size + gap))
+    ends, at = high[:count], at[:count]
+    if (
+        (taken[:last] == chunk.start).any()
+        or (low[count:last] != found + chunk.size).any()
+        or ((ends < at) & (ends > at - gap)).any()
+        or ((ends < found) & (ends > found - gap)).any()
+    ):
+        return _lowest(chunk, [rows[i] for i in live.tolist()], gap)
+    return found

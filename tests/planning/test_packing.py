@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lms.planning import packing
 from lms.planning.packing import Packed, most_at_once, pack
 from tests.strategies import examples
 
@@ -52,6 +53,29 @@ def least_height(chunks: Chunks) -> int:
             placed.append((at, at + size, start, end))
         heights.append(max(high for _, high, _, _ in placed))
     return min(heights)
+
+
+def first_fit(chunks: Chunks, gap: int) -> list[int]:
+    """Place chunks by size; look at all placed chunks until none moves the next."""
+    placed: list[tuple[int, int, int, int]] = []
+    found = [0] * len(chunks)
+    for i in sorted(range(len(chunks)), key=lambda i: -chunks[i][0]):
+        size, start, end = chunks[i]
+        at, before = 0, -1
+        while at != before:
+            before = at
+            for low, high, since, until in sorted(placed):
+                if since >= end or until <= start or high + gap <= at:
+                    continue
+                if low >= at + size + gap:
+                    break
+                if since == start:
+                    at = high + gap
+                elif low != at + size and high != at:
+                    at = high + gap if high < at else high
+        found[i] = at
+        placed.append((at, at + size, start, end))
+    return found
 
 
 def test_nothing_takes_no_room() -> None:
@@ -127,6 +151,19 @@ def test_only_the_order_of_times_matters_to_what_lives_at_once(
     moved = [(n, scale * a + shift, scale * b + shift) for n, a, b in chunks]
     assert bound(moved) == bound(chunks)
     assert packed(moved, tries=1) == packed(chunks, tries=1)
+
+
+@pytest.mark.parametrize("many", [0, 1 << 30])
+@examples(200)
+@given(chunks=drawn(most=60), gap=st.sampled_from([0, 256, 512, 1024]))
+def test_first_fit_places_each_chunk_where_a_plain_one_does(
+    many: int, chunks: Chunks, gap: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "_MANY", many)
+        found = pack(*columns(chunks), SPACIOUS, tries=1, gap=gap)
+    assert found is not None
+    assert list(found.offsets) == first_fit(chunks, gap)
 
 
 @examples(50)

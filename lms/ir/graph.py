@@ -14,12 +14,13 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 __all__ = ["GraphView", "Op", "Tensor", "op_of", "per_graph"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_OnGraph: TypeAlias = Callable[Concatenate["GraphView", P], T]
 
 
 def op_of(tensor_name: str) -> str:
@@ -238,11 +239,7 @@ class GraphView:
         return GraphView(ops=ops, results=self.results)
 
 
-def per_graph(
-    most: int | None = None,
-) -> Callable[
-    [Callable[Concatenate[GraphView, P], T]], Callable[Concatenate[GraphView, P], T]
-]:
+def per_graph(most: int | None = None) -> Callable[[_OnGraph[P, T]], _OnGraph[P, T]]:
     """Make a decorator that caches a function's results with its first argument.
 
     Args:
@@ -256,9 +253,7 @@ def per_graph(
         (0, 0)
     """
 
-    def decorate(
-        function: Callable[Concatenate[GraphView, P], T],
-    ) -> Callable[Concatenate[GraphView, P], T]:
+    def decorate(function: _OnGraph[P, T]) -> _OnGraph[P, T]:
         @wraps(function)
         def cached(graph: GraphView, *args: P.args, **knobs: P.kwargs) -> T:
             known = graph.memo.setdefault(function, deque(maxlen=most))

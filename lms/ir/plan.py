@@ -15,12 +15,12 @@ next ordered op, since it may use the memory freed there.
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, op_of
+from lms.ir.liveness import Buffer, buffers
 from lms.ir.recompute import Recomputed, with_recomputed
 from lms.storage.files import from_json
 
@@ -173,12 +173,13 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
         raise PlanError(f"the plan's order cannot be executed: {error}") from error
     position = {name: i for i, name in enumerate(plan.order)}
     _check_chain(graph, plan.chain, position)
+    live = {buffer.root: buffer for buffer in buffers(graph)}
     seen: set[str] = set()
     for swap in plan.swaps:
         if swap.tensor in seen:
             raise PlanError(f"tensor {swap.tensor!r} must be swapped once, got twice")
         seen.add(swap.tensor)
-        _check_swap(graph, swap, position)
+        _check_swap(graph, swap, position, live.get(swap.tensor))
 
 
 def _check_names(graph: GraphView, order: Sequence[str]) -> None:
@@ -210,27 +211,27 @@ def _check_chain(
         last = position[name]
 
 
-def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> None:
+def _check_swap(
+    graph: GraphView, swap: Swap, position: Mapping[str, int], buffer: Buffer | None
+) -> None:
     tensor = graph.tensors.get(swap.tensor)
     if tensor is None or graph.roots[swap.tensor] != swap.tensor:
         raise PlanError(f"{swap.tensor!r} must be a tensor that owns its buffer")
     producer = graph.by_name[op_of(swap.tensor)]
-    readers = _readers(graph, swap.tensor)
     if tensor.size != swap.size:
         rule = f"size of {swap.tensor!r} must be {tensor.size}"
         raise PlanError(f"{rule}, got {swap.size}")
-    kept = {graph.roots[name] for name in graph.results}
-    if producer.persistent or producer.fixed or swap.tensor in kept:
-        raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
     if producer.from_host or producer.to_host:
         whence = "from" if producer.from_host else "to"
         raise PlanError(f"{swap.tensor!r} cannot move: it is copied {whence} the host")
-    if any(op.fixed for op in readers.values()):
-        raise PlanError(f"{swap.tensor!r} cannot move: a loop or branch reads it")
+    if buffer is None or buffer.kept:
+        raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
+    if buffer.pinned:
+        raise PlanError(f"{swap.tensor!r} cannot move: a loop or branch touches it")
     made = position[producer.name]
     if swap.release is not None and position.get(swap.release, -1) <= made:
         raise PlanError(f"release of {swap.tensor!r} must be an op after its producer")
-    taken: set[str] = set()
+    readers, taken = {graph.ops[use].name for use in buffer.uses}, set[str]()
     for copy in swap.swap_ins:
         _check_copy(swap, copy, readers, position, taken)
 
@@ -238,7 +239,7 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
 def _check_copy(
     swap: Swap,
     copy: SwapIn,
-    readers: Mapping[str, Any],
+    readers: Collection[str],
     position: Mapping[str, int],
     taken: set[str],
 ) -> None:
@@ -258,17 +259,3 @@ def _check_copy(
             f"trigger of {swap.tensor!r} must lie between its producer and its "
             f"readers, got {copy.trigger!r}"
         )
-
-
-def _readers(graph: GraphView, root: str) -> dict[str, Any]:
-    """Find the readers of a buffer's contents, through any alias, by name."""
-    found: dict[str, Any] = {}
-    names = [root]
-    while names:
-        for op in graph.consumers[names.pop()]:
-            if op.alias is not None and graph.roots[op.alias] == root:
-                names.extend(tensor.name for tensor in op.outputs)
-                if not op.fixed:
-                    continue
-            found[op.name] = op
-    return found

@@ -55,7 +55,6 @@ class LevelledGraph:
 
     Args:
         graph: The graph, its ops ordered by level.
-        position: Each op's position by its name.
         level: Each op's level.
         start: Each level's first op; one entry more for the end.
         ancestors: The ops from which each op can be reached by data edges, itself
@@ -64,7 +63,6 @@ class LevelledGraph:
     """
 
     graph: GraphView
-    position: Mapping[str, int]
     level: tuple[int, ...]
     start: tuple[int, ...]
     ancestors: tuple[int, ...]
@@ -130,7 +128,6 @@ def level_graph(
     begins = [i for i, n in enumerate(numbers) if i == 0 or n != numbers[i - 1]]
     return LevelledGraph(
         graph=ordered,
-        position=position,
         level=numbers,
         start=(*begins, len(numbers)),
         ancestors=tuple(ancestors),
@@ -360,7 +357,7 @@ def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int
     """Find the last other input of the reader, else the last op below its level."""
     ops, made = levelled.graph.ops, buffer.producer
     names = {*map(op_of, ops[reader].inputs), *ops[reader].controls}
-    inputs = sorted(levelled.position[name] for name in names)
+    inputs = sorted(levelled.graph.position[name] for name in names)
     below = range(made + 1, levelled.start[levelled.level[reader]])
     for found in chain(reversed(inputs), reversed(below)):
         if found > made and _can_wait(ops[found]):
@@ -381,12 +378,12 @@ def _without_circles(
     for swap in swaps:
         for copy in swap.swap_ins:
             beside = link_of.get(copy.trigger or "", -2) + 1
-            reader = levelled.position[copy.readers[0]]
+            reader = levelled.graph.position[copy.readers[0]]
             first_read[beside] = min(reader, first_read.get(beside, reader))
 
     def circular(swap: Swap) -> bool:
         reader = first_read.get(link_of.get(swap.release or "", -2))
-        made = levelled.position[op_of(swap.tensor)]
+        made = levelled.graph.position[op_of(swap.tensor)]
         return reader is not None and reader <= made
 
     return tuple(

@@ -40,9 +40,10 @@ class Thresholds:
     serialization_by_size: int = 0
 
     @property
-    def numbers(self) -> dict[str, int | None]:
-        """The three tunable thresholds, by their names."""
-        return {name: asdict(self)[name] for name in LEAST}
+    def numbers(self) -> dict[str, int]:
+        """The tunable thresholds that are given, by their names."""
+        every = asdict(self)
+        return {name: every[name] for name in LEAST if every[name] is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ def with_budget(settings: Settings, budget: int | str | None) -> Settings:
     """Return the settings with another budget, read and checked as any knob."""
     rule = settings.thresholds
     given = {} if rule is None or budget is None else rule.numbers
-    if name := next((name for name, value in given.items() if value is not None), ""):
+    for name in given:
         raise ValueError(
             f"`{name}` must not be given together with a budget: thresholds fix "
             "the swaps, a budget lets lms choose them. Give one of them."

@@ -75,14 +75,14 @@ class Trials:
 
 
 def tune(
-    trials: Trials, budget: int, given: Mapping[str, int | None], sync_mode: SyncMode
+    trials: Trials, budget: int, given: Mapping[str, int], sync_mode: SyncMode
 ) -> ThresholdRule:
     """Choose the thresholds that were not given, so that the step fits.
 
     Args:
         trials: Trials of the graph; new ones are added.
         budget: Bytes that the step may use, persistent bytes excluded.
-        given: Each threshold by its name; None where it is to be chosen.
+        given: Thresholds that are not chosen, by their names.
         sync_mode: Which copies the computation waits for; raised if no setting fits.
 
     Returns:
@@ -92,9 +92,8 @@ def tune(
         BudgetError: If no tried setting fits; names the least peak, which is its
             `least_bytes`, and the setting.
     """
-    kept = {name: value for name, value in given.items() if value is not None}
-    start = ThresholdRule(**(LEAST | kept), sync_mode=sync_mode)
-    found = _searched(trials, budget, start, LEAST.keys() - kept.keys())
+    start = ThresholdRule(**{**LEAST, **given}, sync_mode=sync_mode)
+    found = _searched(trials, budget, start, LEAST.keys() - given.keys())
     if found is not None:
         return found
     rule, least = min(trials.peaks.items(), key=lambda tried: tried[1])
@@ -184,8 +183,8 @@ def search_thresholds(
     )
     able = candidates.movable(graph, min_bytes=min_bytes, filters=settings.filters)
     trials = Trials(levelled, able)
-    given = {k: v for k, v in asked.numbers.items() if v is not None}
-    if len(given) == len(asked.numbers):
+    given = asked.numbers
+    if given.keys() == LEAST.keys():
         rule = ThresholdRule(**given, sync_mode=asked.sync_mode)
         return _placed_by_threshold(trials, rule)
     room = budget.free if budget.is_whole_device else budget.step
@@ -193,7 +192,7 @@ def search_thresholds(
     for percent in TUNING.tuned_percent:
         part = min(budget.step, room * percent // 100)
         try:
-            rule = tune(trials, part, asked.numbers, asked.sync_mode)
+            rule = tune(trials, part, given, asked.sync_mode)
         except BudgetError as error:
             if found is None:  # the error is about a part of the budget
                 least = math.ceil((error.least_bytes or 0) * 100 / percent)

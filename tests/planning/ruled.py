@@ -45,7 +45,7 @@ def best_thresholds(
     sync_mode: SyncMode = SyncMode.OFF,
     **knobs: Any,
 ) -> ThresholdChoice:
-    given = {name: knobs.pop(name, None) for name in _NAMES}
+    given = {name: knobs.pop(name) for name in _NAMES if name in knobs}
     trials = Trials(level_graph(graph, **knobs), movable)
     return _choice(trials, tune(trials, budget, given, sync_mode))
 

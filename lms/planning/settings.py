@@ -152,18 +152,13 @@ def read_plan(plan: SwapPlan | str | Path) -> SwapPlan:
     if isinstance(plan, SwapPlan):
         return plan
     path = Path(plan)
+    rule = "`plan` must be a file that `python -m lms plan --output` wrote"
     if not path.is_file():
-        raise FileNotFoundError(
-            f"`plan` must be a file that `python -m lms plan --output` wrote, got "
-            f"'{path}'. Write it first."
-        )
+        raise FileNotFoundError(f"{rule}, got '{path}'. Write it first.")
     try:
         return SwapPlan.from_json(path.read_text(encoding="utf-8"))
     except (PlanError, UnicodeDecodeError) as error:
-        raise PlanError(
-            f"`plan` must be a file that `python -m lms plan --output` wrote, got "
-            f"'{path}': {error}"
-        ) from error
+        raise PlanError(f"{rule}, got '{path}': {error}") from error
 
 
 def _thresholds(given: object) -> Thresholds:

@@ -47,7 +47,7 @@ __all__ += ["ranked", "seconds_of"]
 def in_room(
     graph: GraphView,
     small_pool: SmallPool,
-    plan: SwapPlan | None,
+    plan: SwapPlan,
     budget: Bytes,
     packings: int = 0,
 ) -> FittedPlan | None:
@@ -60,20 +60,16 @@ def in_room(
         budget: Bytes of the step.
         packings: Number of packings to try for a sealed step; 0 if it is not sealed.
     """
-    if plan is None:
-        return None
     if packings:
         apart = small_pool.bytes + bytes_apart(graph, plan, small_pool.below)
-        room = budget - apart
-        placed = place(graph, plan, small_pool, room, packings)
-        if placed is None:
-            return None
-        reached = apart + placed.height
-        return FittedPlan(plan=plan, small_pool=small_pool, peak=reached, sealed=True)
-    reached = allocator_peak(graph, plan, capacity=budget, small_pool=small_pool)
+        placed = place(graph, plan, small_pool, budget - apart, packings)
+        reached = None if placed is None else apart + placed.height
+    else:
+        reached = allocator_peak(graph, plan, capacity=budget, small_pool=small_pool)
     if reached is None:
         return None
-    return FittedPlan(plan=plan, small_pool=small_pool, peak=reached)
+    sealed = packings > 0
+    return FittedPlan(plan=plan, small_pool=small_pool, peak=reached, sealed=sealed)
 
 
 @per_graph()
@@ -211,7 +207,7 @@ def _placed(
         room, packings = request.budget, 0
         if request.sealed:
             room, packings = room + request.headroom.bound, effort.packings
-        fitted = in_room(graph, small_pool, plan, room, packings)
+        fitted = plan and in_room(graph, small_pool, plan, room, packings)
         if fitted is not None:
             yield fitted
 

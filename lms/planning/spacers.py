@@ -82,8 +82,8 @@ def place_spacers(
     """
     player = _Player(addresses, capacity, limit)
     try:
-        if not all(player.play(number, turn) for number, turn in enumerate(turns)):
-            return None
+        for number, turn in enumerate(turns):
+            player.play(number, turn)
     except MemoryError:
         return None
     return Spaced(before=dict(player.before), peak=player.arena.peak)
@@ -103,8 +103,8 @@ class _Player:
         self._spacers: dict[int, tuple[int, Bytes]] = {}  # number, size; by address
         self._turn, self._least = 0, 0
 
-    def play(self, number: int, turn: Turn) -> bool:
-        """Play a turn; tell whether its chunks lie at their addresses."""
+    def play(self, number: int, turn: Turn) -> None:
+        """Play a turn; its chunks then lie at their addresses."""
         self._turn, self._least = number, turn.least
         chunks = [(self._addresses[key], size) for key, size in turn.takes]
         for address, size in chunks:
@@ -121,16 +121,15 @@ class _Player:
             better = self._take(chunks)
             if better is None:
                 break
-            if better[1] in dict(chunks):  # a chunk of equal size is in the way
-                return False
+            if better[1] in dict(chunks):
+                raise MemoryError("a chunk of equal size is in the way")
             self._put(*reversed(better))  # beside holes of the same size
             for address, size in chunks:
                 self._clear(address, size)
         else:
-            return False
+            raise MemoryError(f"better holes are left after {_PLAYS} plays")
         for key in turn.gives:
             self.arena.free(self._addresses[key])
-        return True
 
     def _take(self, chunks: Sequence[tuple[int, Bytes]]) -> tuple[Bytes, int] | None:
         """Take chunks if all lie as planned, else return a hole that fits better."""

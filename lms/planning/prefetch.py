@@ -51,6 +51,7 @@ def copy_in_time(
             be in use.
         judge: Returns a plan's peaks; None if it cannot be placed.
         tries: Number of `TUNING.early_tries` that are tried.
+    used, capacity = usage
 
     Returns:
         Plans with earlier copies that the judge accepts, without equal ones; each with
@@ -58,7 +59,6 @@ def copy_in_time(
     """
     options: list[tuple[SwapPlan, Sequence[Bytes]]] = []
     for slack, percent in TUNING.early_tries[:tries]:
-        used, capacity = usage
         room = capacity * percent // 100
         wanted = start_in_time(
             graph, plan, speeds, usage=used, budget=room, slack=slack

@@ -193,17 +193,7 @@ def new_value(op: Op) -> str | None:
 def memory_curve(graph: GraphView) -> list[int]:
     """Return the bytes of the step in use while each op runs, without swaps.
 
-    Returns:
-        One number for each op: live buffers plus the op's scratch, less the bytes
-        that it writes in place.
-
-    Example:
-        >>> from lms.ir.graph import Tensor
-        >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=8),))
-        >>> made = (Tensor(name="b:0", size=2),)
-        >>> b = Op(name="b", type="B", inputs=("a:0",), outputs=made)
-        >>> memory_curve(GraphView(ops=(a, b)))
-        [8, 10]
+    Live buffers and the op's scratch count, less the bytes that it writes in place.
     """
     return bytes_in_use(graph.ops, staying(graph))
 

@@ -61,18 +61,6 @@ def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> Graph
     Raises:
         PlanError: If an op may not be recomputed, or a reader does not read it; names
             the rule and the op.
-
-    Example:
-        >>> from lms.ir.graph import Tensor
-        >>> def op(name, *inputs):
-        ...     made = (Tensor(name=f"{name}:0", size=8),)
-        ...     return Op(
-        ...         name=name, type="T", inputs=inputs, outputs=made, repeatable=True
-        ...     )
-        >>> ops = op("a"), op("b", "a:0"), op("c", "b:0"), op("d", "b:0", "c:0")
-        >>> again = [Recomputed(op="b", readers=("d",))]
-        >>> [o.name for o in with_recomputed(GraphView(ops=ops), again).ops]
-        ['a', 'b', 'c', 'lms/again/b', 'd']
     """
     return _with_copies(graph, tuple(recomputed)) if recomputed else graph
 

@@ -98,18 +98,6 @@ def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
     """Turn the names of a valid plan for a graph into positions and spans.
 
     All swapped tensors take memory. The graph may have any execution order.
-
-    Example:
-        >>> from lms.ir.graph import Tensor
-        >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=8),))
-        >>> b = Op(name="b", type="B")
-        >>> c = Op(name="c", type="C", inputs=("a:0",))
-        >>> back = SwapIn(trigger="b", readers=("c",))
-        >>> swap = Swap(tensor="a:0", size=8, release="b", swap_ins=(back,))
-        >>> plan = SwapPlan(planner="", order=("a", "b", "c"), swaps=(swap,))
-        >>> resolved = resolve(GraphView(ops=(a, b, c)), plan)
-        >>> [(life.start, life.end) for life in resolved.residencies]
-        [(0, 1), (2, 3)]
     """
     ordered = graph.reordered(plan.order)
     position, known = ordered.position, _by_root(ordered)

@@ -39,17 +39,7 @@ class WriteGuard:
 
 
 def can_come_last(graph: GraphView) -> frozenset[str]:
-    """Return the writing ops on which no op above half the lower bound depends.
-
-    Example:
-        >>> from lms.ir.graph import Op, Tensor
-        >>> big = (Tensor(name="big:0", size=64),)
-        >>> seed = Op(name="seed", type="Assign", writes=("state:0",))
-        >>> made = Op(name="big", type="Random", controls=("seed",), outputs=big)
-        >>> update = Op(name="update", type="Assign", writes=("weight:0",))
-        >>> sorted(can_come_last(GraphView(ops=(seed, made, update))))
-        ['update']
-    """
+    """Return the writing ops on which no op above half the lower bound depends."""
     heavy = lower_bound(graph)
     sets = working_sets(graph)
     blocked = {

@@ -50,10 +50,6 @@ def smallest_worth_moving(step_peak: int) -> int:
     """Return the least bytes of a tensor that moves, or whose ops are ordered.
 
     Small models get a smaller size, so that smaller tensors are a small part of a peak.
-
-    Example:
-        >>> smallest_worth_moving(2**30), smallest_worth_moving(2**22)
-        (65536, 8192)
     """
     least = min(TUNING.worth_moving_most, step_peak // TUNING.worth_moving_part)
     return max(TUNING.worth_moving_least, least)

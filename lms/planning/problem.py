@@ -267,8 +267,6 @@ def budget_in(
         10
         >>> budget_in(320 << 20, asked=100 << 20, persistent=40 << 20).step >> 20
         60
-        >>> budget_in(320 << 20, asked=1 << 40, persistent=0).margin >> 20
-        10
     """
     if limit is None:
         return MemoryBudget(total=asked, margin=0, persistent=persistent)

@@ -75,11 +75,6 @@ def levels(
     """Return each op's level by its name: its longest path from a source, in edges.
 
     `waits` are more edges, which follow the order: ops that an op waits for.
-
-    Example:
-        >>> a, b = Op(name="a", type="A"), Op(name="b", type="B", controls=("a",))
-        >>> levels(GraphView(ops=(a, b)))
-        {'a': 0, 'b': 1}
     """
     extra = waits or {}
     level: dict[str, int] = {}
@@ -183,12 +178,7 @@ def read_levels(item: int | str, count: int) -> range:
 
 
 class SyncMode(Enum):
-    """Which copies the computation waits for; the values are TFLMS's numbers.
-
-    Example:
-        >>> SyncMode(1), SyncMode.parse("swap-out"), SyncMode.parse(1).label
-        (<SyncMode.SWAP_OUT: 1>, <SyncMode.SWAP_OUT: 1>, 'swap-out')
-    """
+    """Which copies the computation waits for; the values are TFLMS's numbers."""
 
     OFF = 0
     SWAP_OUT = 1

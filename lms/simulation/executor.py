@@ -224,17 +224,6 @@ def simulate(
 
     Raises:
         PlanError: If ops and copies wait for each other in a cycle.
-
-    Example:
-        >>> from lms.ir.graph import Op, Tensor
-        >>> from lms.machine.hardware import PRESETS
-        >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=8),))
-        >>> b = Op(name="b", type="B", inputs=("a:0",))
-        >>> graph = GraphView(ops=(a, b))
-        >>> plan = SwapPlan(planner="none", order=("a", "b"))
-        >>> costs = Costs(seconds={"a": 2.0, "b": 1.0}, source="measured")
-        >>> simulate(graph, plan, costs, PRESETS["v100-pcie"]).seconds
-        3.0
     """
     with collector_paused():
         return _Device(graph, plan, costs, hardware).played()

@@ -216,15 +216,11 @@ def bytes_in_use(ops: Sequence[Op], lives: Sequence[Residency]) -> list[int]:
 
 
 def old_readers(graph: GraphView) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield, for each write to a variable, who may hold the variable's old value.
+    """Yield (position of a writing op, bytes of the old value, positions of readers).
 
     A variable that is written while its old value is held gets new memory
     (`PrepareToUpdateVariable` in TensorFlow's training_op_helpers.h): with decoupled
     weight decay all weights, at the step's start.
-
-    Yields:
-        Position of the writing op, bytes of the value, and positions of the ops that
-        read the value.
 
     Known weakness: a call or loop that has a variable counts as writing it.
     """

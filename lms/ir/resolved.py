@@ -29,8 +29,6 @@ class ResolvedSwapIn:
 
     Args:
         readers: Positions of the ops that read it, as the plan lists them.
-        first_read: The first reader's position.
-        last_read: The last reader's position.
         trigger: Position of the op after which it starts, or None.
         trigger_link: The trigger's number in the chain, or None.
         starts: Position from which on it holds memory: that of the trigger's next op
@@ -74,7 +72,6 @@ class ResolvedPlan:
     """A plan, by positions of its order.
 
     Args:
-        plan: The plan.
         ops: All ops in the plan's order. The graph is left out: its memo has this.
         chain: Positions of the ops of the chain, ascending.
         link_of: The number in the chain of each chained op, by the op's name.

@@ -114,12 +114,9 @@ def _scratch_chunks(graph: GraphView, min_bytes: int) -> list[int]:
 
 
 def large_ops(graph: GraphView, *, min_bytes: int) -> tuple[str, ...]:
-    """Return the ops to be ordered, one after the other.
+    """Return the ops to be ordered, one after the other, as the graph lists them.
 
-    Args:
-        graph: The graph in the execution order wanted.
-        min_bytes: An op is ordered when it makes or reads a buffer of the step of at
-            least this size, or needs as much scratch.
+    These make or read a buffer of at least `min_bytes`, or need as much scratch.
     """
     roots = graph.roots
     large = {buffer.root for buffer in buffers(graph) if buffer.size >= min_bytes}

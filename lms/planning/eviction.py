@@ -77,14 +77,10 @@ def plan_within(
     min_bytes: int,
     rules: EvictionRules | None = None,
 ) -> SwapPlan | None:
-    """Plan a step whose own memory never exceeds an arena.
+    """Plan a step, in the graph's order, whose own memory never exceeds an arena.
 
-    Args:
-        graph: The graph in the execution order to obey.
-        arena: Makes the allocator that tensors are placed in.
-        movable: Names of the root tensors that may move.
-        min_bytes: Ops that touch a tensor of at least this size are ordered.
-        rules: Rules of eviction; by default the farthest next use.
+    Ops that touch a tensor of at least `min_bytes` are ordered. Without rules, the
+    buffer with the farthest next use is evicted.
 
     Returns:
         A plan, without swaps if everything fits; None if there is none.

@@ -53,12 +53,7 @@ def in_room(
 ) -> FittedPlan | None:
     """Return the plan with its peak; None if the allocator cannot place it.
 
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        small_pool: Chunks kept for small tensors.
-        plan: The plan; None is returned as it is.
-        budget: Bytes of the step.
-        packings: Number of packings to try for a sealed step; 0 if it is not sealed.
+    `packings` is the number to try for a sealed step; 0 if it is not sealed.
     """
     if packings:
         apart = small_pool.bytes + bytes_apart(graph, plan, small_pool.below)
@@ -96,13 +91,9 @@ def find_plan(
     rules: EvictionRules | None = None,
     effort: Effort = THOROUGH,
 ) -> FittedPlan | None:
-    """Plan a step so that the device's allocator can place it in the budget.
+    """Plan a step, in the graph's order, so that the device's allocator can place it.
 
-    Args:
-        graph: The graph in the execution order to obey.
-        request: Terms of the plan.
-        rules: Rules of eviction; by default the farthest next use.
-        effort: Seconds of planning against quality.
+    Without rules, the buffer with the farthest next use is evicted.
 
     Returns:
         The plan; None if none can be placed.
@@ -268,14 +259,7 @@ def judged(
     request: PlanRequest,
     effort: Effort = THOROUGH,
 ) -> tuple[int, FittedPlan]:
-    """Return (number of regions without a place for the plan, the plan with its risk).
-
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        option: A plan, and the chunks reserved for small tensors.
-        request: Terms of the plan.
-        effort: The regions in which the plan is placed.
-    """
+    """Return (number of regions without a place for a plan, the plan with its risk)."""
     if option.sealed:
         return 0, option
     budget, headroom = request.budget, request.headroom

@@ -44,12 +44,8 @@ def plan_step(
 ) -> PlannedStep:
     """Plan a step into a budget; recompute more if host memory is too small.
 
-    Args:
-        workload: The step.
-        settings: The user's knobs.
-        budget: Memory of the device.
-        host: Bytes of the host for swapped tensors; None if that is not known.
-        choose: Makes the plan, or reads it from the cache.
+    `host` is the host's bytes for swapped tensors; None if they are not known. `choose`
+    makes the plan, or reads it from the cache.
 
     Returns:
         A valid plan with its predictions; the plain one if everything fits.

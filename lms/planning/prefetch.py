@@ -43,21 +43,15 @@ def copy_in_time(
 ) -> list[tuple[SwapPlan, Sequence[Bytes]]]:
     """Start swap-ins in time, where the allocator can place them.
 
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        plan: A plan with a chain that the allocator can place.
-        speeds: Seconds of ops and copies.
-        usage: Bytes in use at each position of the plan's order, and the most that may
-            be in use.
-        judge: Returns a plan's peaks; None if it cannot be placed.
-        tries: Number of `TUNING.early_tries` that are tried.
-    used, capacity = usage
+    `usage` has the bytes in use at each position of the plan's order, and the most that
+    may be in use. `judge` returns a plan's peaks; None if it cannot be placed.
 
     Returns:
         Plans with earlier copies that the judge accepts, without equal ones; each with
         its peaks.
     """
     options: list[tuple[SwapPlan, Sequence[Bytes]]] = []
+    used, capacity = usage
     for slack, percent in TUNING.early_tries[:tries]:
         room = capacity * percent // 100
         wanted = start_in_time(
@@ -121,16 +115,8 @@ def start_in_time(
 ) -> SwapPlan:
     """Give swap-ins the latest triggers with which they end in time.
 
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        plan: A plan with a chain; its triggers are only made earlier.
-        speeds: Seconds of ops and copies.
-        usage: Bytes in use at each position of the plan's order.
-        budget: Bytes that may be in use.
-        slack: Factor on a copy's predicted seconds.
-
-    Returns:
-        The plan with earlier triggers, where bytes are free.
+    A trigger is only made earlier, and only where bytes of `budget` are free: `usage`
+    has the bytes in use at each position. `slack` is a factor on a copy's seconds.
     """
     resolved = resolve(graph, plan)
     boundaries, returns = resolved.chain, _returns(resolved)

@@ -79,12 +79,7 @@ def _scope_pattern(scope: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Speeds of a device: of its ops and of its copies.
-
-    Args:
-        costs: Seconds of each op.
-        hardware: The device and its link.
-    """
+    """Speeds of a device: seconds of its ops, and of copies over its link."""
 
     costs: Costs
     hardware: Hardware
@@ -117,7 +112,6 @@ class FittedPlan:
     """A plan and its placement by the allocator.
 
     Args:
-        plan: The plan.
         small_pool: Chunks to reserve for small tensors.
         peak: The most bytes of chunks in use, in any region where it was placed.
         risk: Risk of the placement in the device's memory.
@@ -141,9 +135,6 @@ class PlanRequest:
 
     Args:
         budget: Bytes that the step may use, persistent bytes excluded.
-        headroom: Memory of the device beyond the budget.
-        speeds: Seconds of ops and copies.
-        filters: Which ops' outputs may move.
         recompute: Whether tensors are recomputed: None where that is best; True
             wherever possible.
         sealed: Whether large chunks get planned addresses; no headroom is needed then.
@@ -317,16 +308,12 @@ class PlannedStep:
     """A step with its plan and its predictions.
 
     Args:
-        workload: The step.
-        budget: The memory that it was planned into.
-        reason: Why it got this plan.
         plan: The plan; without swaps if the step fits.
         graph: The graph that runs: TensorFlow's own, or the planned one.
         small_pool: Chunks to reserve for small tensors.
         memory: Memory at each op of the plan's order.
         timeline: The planned step over time; None for a step without a plan.
         step_bytes: Predicted peak, without persistent bytes.
-        risk: Risk of the plan's placement.
         sealed: Whether its large chunks get planned addresses.
     """
 

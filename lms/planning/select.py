@@ -83,11 +83,7 @@ def choose_plan(
 ) -> FittedPlan:
     """Choose the plan that the settings ask for; the plain one if everything fits.
 
-    Args:
-        workload: The step.
-        settings: The user's knobs.
-        budget: Memory that the step may use.
-        is_first: Whether the first plan without risk is taken, not the fastest one.
+    `is_first` takes the first plan without risk, not the fastest one.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
@@ -193,11 +189,6 @@ def _for_the_budget(
 
 def fitted_plan(workload: Workload, plan: SwapPlan, budget: MemoryBudget) -> FittedPlan:
     """Check a stored plan against this step and this budget; predict its peak.
-
-    Args:
-        workload: The step.
-        plan: The stored plan.
-        budget: Memory that the step may use.
 
     Raises:
         PlanError: If the plan is not for this step; names the rule and the op.

@@ -30,12 +30,7 @@ _PLAYS = 8
 
 @dataclass(frozen=True, slots=True)
 class Spacer:
-    """A spacer that is taken, or given back.
-
-    Args:
-        number: Its number.
-        size: Its bytes; 0 where it is given back.
-    """
+    """A spacer that is taken, or given back: then its size is 0."""
 
     number: int
     size: Bytes

@@ -53,7 +53,6 @@ class Region:
 
     Args:
         capacity: Bytes.
-        small_pool: Chunks kept for small tensors.
         scratch_first: Whether ops take their scratch, in two halves, before their
             outputs; else in one piece after them. Kernels do either.
     """

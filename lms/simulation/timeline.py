@@ -36,13 +36,10 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """One op or copy.
+    """One op or copy; `start` and `end` are seconds from the start of the step.
 
     Args:
-        lane: The lane that it ran in.
         name: The op, or the tensor that was copied.
-        start: Seconds from the start of the step.
-        end: As `start`.
         size: Bytes copied; 0 for ops.
     """
 
@@ -60,13 +57,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """A gap in the compute lane.
+    """A gap in the compute lane; `start` and `end` are as in `Interval`.
 
     Args:
         op: The op that waited.
-        start: Seconds from the start of the step.
-        end: As `start`.
-        cause: What it waited for.
         tensor: The tensor that was copied; "" when it was no copy.
     """
 

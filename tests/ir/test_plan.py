@@ -8,7 +8,16 @@ import pytest
 from lms.errors import PlanError
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
-from tests.graphs import LOOP, RESHAPE, SKIP, TWICE, make_op, one_swap, unplanned
+from tests.graphs import (
+    LOOP,
+    RESHAPE,
+    SKIP,
+    TWICE,
+    graph_of,
+    make_op,
+    one_swap,
+    unplanned,
+)
 
 COPY = SwapIn(trigger="c", readers=("e",))
 SWAP = Swap(tensor="a:0", size=100, release="c", swap_ins=(COPY,))
@@ -115,6 +124,12 @@ def test_what_must_stay_cannot_move(
     ops = (replace(SKIP.graph.ops[0], **change), *SKIP.graph.ops[1:])
     with pytest.raises(PlanError, match=f"'a:0' cannot move: {why}"):
         validate_plan(GraphView(ops=ops, results=results), PLAN)
+
+
+def test_a_tensor_without_bytes_cannot_move() -> None:
+    graph = graph_of(make_op("a", 0), make_op("b", 1, "a"))
+    with pytest.raises(PlanError, match="'a:0' cannot move: it lives outside"):
+        validate_plan(graph, one_swap(graph))
 
 
 def test_a_loop_cannot_be_chained() -> None:

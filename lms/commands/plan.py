@@ -66,6 +66,7 @@ def plan(request: Request) -> int:
         budget=request.budget,
         thresholds={} if request.planner == "threshold" else None,
         recompute=RECOMPUTE_WORDS[request.recompute],
+        replan=False,
     )
     subject = read_subject(request.subject)
     check_model(subject.model)

@@ -237,7 +237,7 @@ def nothing(size: int) -> Any:
 @lru_cache(maxsize=8)  # pools have many chunks of few sizes
 def _shape(size: int) -> Any:
     shape = [-(-size // _CHUNK), _CHUNK] if size > _CHUNK else [size]
-    with tf.device("CPU:0"):
+    with tf.init_scope(), tf.device("CPU:0"):
         return tf.constant(shape, tf.int32)
 
 

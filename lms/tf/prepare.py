@@ -136,19 +136,19 @@ class Captured:
         Raises:
             LMSError: If there is no plan, and the step may not run unplanned.
         """
-        settings = replace(self.settings, plan=None)  # a stored plan has failed
-        again = replace(self.measured_now(), settings=settings)
+        again = self.measured_now()
         tried[-1] = replace(tried[-1], step=again)
         with PREPARING:
             try:
-                return again.built(first_plan(again, tried, settings), tried)
+                return again.built(first_plan(again, tried, again.settings), tried)
             finally:
                 forget_functions()
 
     def measured_now(self) -> "Captured":
-        """The step with the budget that the device has now."""
+        """The step with the budget that the device has now, free of a stored plan."""
         now = measure_budget(self.step, self.settings, self.device)
-        return replace(self, budget=replace(now, lost=self.budget.lost_since(now)))
+        now = replace(now, lost=self.budget.lost_since(now))
+        return replace(self, budget=now, settings=replace(self.settings, plan=None))
 
     def built(self, found: Outcome | None, tried: list[Outcome]) -> PreparedStep:
         """Build the step by its first plan, or without one; raises as `prepare`."""
@@ -343,7 +343,7 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
     budget = measure_budget(step, settings, device)
     if not fits(plain_plan((step.own or step).graph), budget):
         limit_workspace(step.graph, None if budget.total is None else budget.step)
-    settings = replace(settings, replan=_may_replan(step, settings))
+    settings = replace(settings, replan=_may_replan(step, settings, kind))
     step, held_back = _measured(step, settings, device, guesses=rewrites.guesses)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
@@ -464,18 +464,18 @@ def _built(found: Outcome) -> PreparedStep:
         source=captured,
         found=found,
         held_back=captured.held_back,
-        searches=settings.replan and captured.kind in _TRAINING,
+        searches=settings.replan,
     )
 
 
-def _may_replan(step: TracedStep, settings: Settings) -> bool:
+def _may_replan(step: TracedStep, settings: Settings, kind: str) -> bool:
     """Tell whether another plan may take over between two steps.
 
     Workers' collectives come in one order, and kernels that draw random numbers begin
     with their seeds again when they are built.
     """
-    is_fixed = settings.plan or step.draws_noise or joined().size > 1
-    return settings.replan and not is_fixed
+    is_alone = kind in _TRAINING and joined().size == 1
+    return settings.replan and is_alone and not (settings.plan or step.draws_noise)
 
 
 class _UnsealedError(Exception):

@@ -61,7 +61,7 @@ _CHECKED = 2
 _FASTER_PERCENT = 102
 
 # Searches for faster plans; one runs at a time.
-_SEARCHES = WeakSet[Beside]()
+_SEARCHES, _BEGINS = WeakSet[Beside](), Lock()
 
 # A step is sealed anew at most 3 times, in memory that others have changed.
 _MOVES = 3
@@ -192,11 +192,13 @@ class PreparedStep:
 
     def _is_crowded(self) -> bool:
         """Tell whether a planned step that is not sealed must run out of memory."""
-        planned, now = self.found.planned, self.device.current_bytes
-        if planned is None or planned.runs_plain or now is None or self.calls == 0:
+        planned = self.found.planned
+        may_plan = self.can_be_planned and self.calls > 0 and self.moves < _MOVES
+        if planned is None or planned.budget.limit is None or not may_plan:
             return False
-        needed, limit = now + planned.step_bytes, planned.budget.limit
-        return limit is not None and needed > limit and self.moves < _MOVES
+        room = planned.budget.limit - planned.step_bytes
+        taken = (self.device.current_bytes or 0) > room and not planned.runs_plain
+        return taken and (self.device.settled_bytes() or 0) > room
 
     def _put_back(self, values: Sequence[Any]) -> None:
         try:
@@ -270,11 +272,17 @@ class PreparedStep:
         return anew
 
     def _built_again(self, found: Outcome, old: Outcome | None = None) -> Any:
-        """Build the step by a plan, or else by the old one."""
+        """Build the step by a plan, or else by the old one, or by one for less memory.
+
+        A search for the old plan's memory ends with that plan.
+        """
         self.rebuilt = self.small_pool = self.arena = None
         anew = None if old is None else self.source.built_as(found)
         anew, before = anew or self.source.sealed_again(old or found), self.predicted
-        anew.search, anew.searches = self.search, self.searches
+        plans = [one.planned for one in (found, old) if one is not None]
+        if any(anew.found.planned is plan for plan in plans):
+            anew.search, anew.searches = self.search, self.searches
+        anew.tried = self.tried
         anew.predicted = replace(
             anew.predicted,
             replans=before.replans,
@@ -293,15 +301,18 @@ class PreparedStep:
             settings = replace(settings, recompute=recompute)
         if planned is None or planned.plan.planner != "budget":
             self.searches = False
-        elif not any(one.is_running for one in _SEARCHES):
-            work = planned.workload
-            both = (
-                GraphView(ops=one.ops, results=one.results)
-                for one in (work.graph, work.own)
-            )
-            known = work.speeds(), settings, planned.budget
-            self.search, self.searches = Beside(plan_at_length, *both, *known), False
-            _SEARCHES.add(self.search)
+            return
+        work = planned.workload
+        both = (
+            GraphView(ops=one.ops, results=one.results)
+            for one in (work.graph, work.own)
+        )
+        known = work.speeds(), settings, planned.budget
+        with _BEGINS:
+            if not any(one.is_running for one in _SEARCHES):
+                self.search = Beside(plan_at_length, *both, *known)
+                self.searches = False
+                _SEARCHES.add(self.search)
 
     def planned_faster(self) -> "PreparedStep | None":
         """Build the step by a plan that was found meanwhile; None if none is faster."""
@@ -317,7 +328,7 @@ class PreparedStep:
             planned = plan_step(
                 before.workload, settings, budget, host, choose=lambda *_: fitted
             )
-        except LMSError:
+        except (LMSError, KeyError, ValueError):  # as of plans that are stored
             return None
         seconds = planned.timeline.seconds if planned.timeline else math.inf
         if seconds * _FASTER_PERCENT > before.timeline.seconds * 100:

@@ -17,19 +17,23 @@ __all__ = ["fail", "train"]
 _BATCHES = 3
 
 
-def train(
+def train(  # noqa: PLR0913 - what differs between trials
     *,
     planned: bool,
     budget: str | None = None,
     held: float = 0,
     failures: int = 0,
     counted: bool = False,
+    stored: bool = False,
+    epochs: int = 1,
 ) -> dict[str, Any]:
-    """Train an epoch with op determinism.
+    """Train with op determinism.
 
     Args:
         planned: Whether large model support is used.
         budget: As the callback takes it.
+        stored: Whether a stored plan is obeyed, of a training before.
+        epochs: Epochs to train.
         counted: Whether the loss weighs classes by how many there are of each, which
             makes a tensor that may be of any size.
         held: Part of the step's memory that another tensor takes from the third batch
@@ -42,12 +46,18 @@ def train(
         replans that were `said`.
     """
     tf.config.experimental.enable_op_determinism()
-    callback = LMSCallback(budget, verbose=0)
+    plan = None
+    if stored:
+        before = LMSCallback(budget, verbose=0, replan=False)
+        _model("mse").fit(_data(), verbose="0", callbacks=[before])
+        plan = before.plan
+        keras.backend.clear_session()
+    callback = LMSCallback(budget, verbose=0, plan=plan)
     said: list[int] = []
     callback._say = lambda report: said.append(report.replans)
     trouble = _Trouble(callback, held, failures)
     loss = _balanced if counted else "mse"
-    case = Case(build=lambda: _model(loss), fit=lambda: {"x": _data()}, epochs=1)
+    case = Case(build=lambda: _model(loss), fit=lambda: {"x": _data()}, epochs=epochs)
     trained = training.train(case, [trouble, callback] if planned else [])
     return {
         "numbers": training.hashes(trained.numbers),
@@ -105,10 +115,12 @@ class _Trouble(keras.callbacks.Callback):
         self._held = held
         self._failures = failures
         self._hog: Any = None
+        self._is_over = False
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch != 2:
+        if batch != 2 or self._is_over:
             return
+        self._is_over = True
         (step,) = self._callback._hooks["train"].fitted._steps.values()
         self.kept = len(step.kept.handles)
         if self._held:

@@ -14,8 +14,8 @@ LIMIT = "16MiB"  # the plain training takes about 31 MiB
 
 
 @cache
-def plain(worker: Worker) -> dict[str, Any]:
-    return worker.ask(TRAIN, memory="2GiB", planned=False)
+def plain(worker: Worker, epochs: int = 1) -> dict[str, Any]:
+    return worker.ask(TRAIN, memory="2GiB", planned=False, epochs=epochs)
 
 
 @pytest.mark.long
@@ -40,14 +40,25 @@ def test_training_goes_on_in_less_when_others_take_memory(worker: Worker) -> Non
 def test_a_step_of_unplanned_addresses_is_planned_anew_before_it_runs_out(
     worker: Worker,
 ) -> None:
-    growing = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
-    trial = worker.ask(
-        TRAIN, memory=LIMIT, environ=growing, planned=True, budget=LIMIT, held=0.15
-    )
-    assert trial["addresses"] == ["not planned: memory grows up to `budget`"]
+    trial = _grown(worker, epochs=3)
     assert trial["replans"] == [0]
     assert min(*trial["swaps"], trial["kept"]) > 0
+    assert trial["numbers"] == plain(worker, epochs=3)["numbers"]
+
+
+@pytest.mark.slow
+def test_a_stored_plan_is_given_up_where_others_take_its_memory(worker: Worker) -> None:
+    trial = _grown(worker, stored=True)
+    assert trial["replans"] == [0]
     assert trial["numbers"] == plain(worker)["numbers"]
+
+
+def _grown(worker: Worker, **knobs: Any) -> dict[str, Any]:
+    growing = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
+    known = {"planned": True, "budget": LIMIT, "held": 0.15, **knobs}
+    trial = worker.ask(TRAIN, memory=LIMIT, environ=growing, **known)
+    assert trial["addresses"] == ["not planned: memory grows up to `budget`"]
+    return trial
 
 
 @pytest.mark.slow

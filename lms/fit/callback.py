@@ -78,20 +78,22 @@ class FunctionHook:
                 "`callbacks` must hold one LMSCallback, got two: both would plan the "
                 "same step. Leave one."
             )
-        run = self._predict if self._kind == "predict" else self._run_steps
-        setattr(self._model, self._name, run)
-        self._is_new = True
+        self._replace()
         own = self._model.__dict__
         self._others = own.get(self._maker)  # set by `DataParallel`
         own[self._maker] = self._make
+
+    def _replace(self) -> None:
+        run = self._predict if self._kind == "predict" else self._run_steps
+        setattr(self._model, self._name, run)
+        self._is_new = True
 
     def change_budget(self, budget: int | str | None) -> None:
         """Plan steps anew from the next one on, also where Keras's function runs."""
         self.fitted.budget = budget
         self._said.clear()
         if self._model.__dict__.get(self._maker) == self._make:
-            self.remove()
-            self.install()
+            self._replace()
 
     def remove(self) -> None:
         """Restore Keras's function unless the model was recompiled; may be repeated."""
@@ -238,8 +240,8 @@ class LMSCallback(keras.callbacks.Callback):
         replan: True: training begins by the first plan that is found, and another
             process, of the lowest priority, searches on for a faster one, which takes
             over between two steps with the same numbers. False: steps are planned once,
-            with all effort; so are steps of several workers, and steps whose kernels
-            draw random numbers (`tf.random`).
+            with all effort; so are evaluations, predictions, steps of several workers,
+            and steps whose kernels draw random numbers (`tf.random`).
         verbose: 1 shows progress and prints a line for each plan, 0 is silent.
 
     Raises:
@@ -281,7 +283,10 @@ class LMSCallback(keras.callbacks.Callback):
 
     @property
     def budget(self) -> Bytes | None:
-        """The budget in bytes; another one, set between two steps, holds from then on.
+        """The budget in bytes; another one holds from the next step on.
+
+        A stored `plan` is given up for another budget. Where `fit` began without a
+        limit of memory, and so without plans, another budget holds from the next `fit`.
 
         Example:
             >>> callback = LMSCallback()
@@ -291,9 +296,11 @@ class LMSCallback(keras.callbacks.Callback):
 
     @budget.setter
     def budget(self, budget: int | str | None) -> None:
-        self._settings = with_budget(replace(self._settings, plan=None), budget)
-        for hook in self._hooks.values():
-            hook.change_budget(budget)
+        settings = with_budget(self._settings, budget)
+        if settings != self._settings:
+            for hook in self._hooks.values():
+                hook.change_budget(budget)
+            self._settings = replace(settings, plan=None)
 
     @property
     def report(self) -> tuple[StepReport, ...]:

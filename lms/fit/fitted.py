@@ -216,16 +216,21 @@ class FittedFunction:
 
     @property
     def budget(self) -> Bytes | None:
-        """Device memory that a step may use; a new one holds from the next step on.
+        """Device memory that a step may use; another one holds from the next step on.
+
+        A stored `plan` is given up for another budget.
 
         Raises:
-            ValueError, TypeError: If a new one is no size.
+            ValueError, TypeError: If another one is no size.
+            UnsupportedError: If another one is given without a GPU.
         """
         return self._settings.budget
 
     @budget.setter
     def budget(self, budget: int | str | None) -> None:
-        settings = with_budget(replace(self._settings, plan=None), budget)
+        settings = replace(with_budget(self._settings, budget), plan=None)
+        if settings.budget == self._settings.budget:
+            return
         unplanned = self._plainly if nothing_to_plan(settings) else None
         with self._lock, PREPARING:  # between two steps
             self._settings, self._unplanned = settings, unplanned
@@ -356,12 +361,12 @@ class FittedFunction:
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; replan it if it runs out of memory."""
-        key = self._key(traced, inputs)
 
         def take_place(step: PreparedStep) -> None:
             self._steps[key] = step
 
         with self._lock:  # no other thread may see a step that is being replanned
+            key = self._key(traced, inputs)
             step = self._prepared(traced, inputs)
             try:
                 with lost_in_words():
@@ -373,7 +378,8 @@ class FittedFunction:
     def _prepared(self, traced: TracedFunction, inputs: Sequence[Any]) -> PreparedStep:
         """The step of these inputs, prepared at its first call."""
         key = self._key(traced, inputs)
-        if key not in self._steps:
+        step = self._steps.get(key)
+        if step is None:
             with PREPARING, refused_in_words("plan a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
                     settings = self._settings
@@ -391,7 +397,8 @@ class FittedFunction:
                     self._is_settled = True
                     if self._steps[key].is_sure:
                         self._sure[key] = [tensor.shape for tensor in inputs]
-        return self._steps[key]
+                step = self._steps[key]  # another budget clears them
+        return step
 
     def _key(self, traced: TracedFunction, inputs: Sequence[Any]) -> _Key:
         """Key of the inputs' own step, or of larger inputs' step that fits easily."""

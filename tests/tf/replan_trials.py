@@ -130,6 +130,10 @@ class _Budgets(_Watch):
         (one,) = self.ours.report
         row = one.budget_bytes, one.measured_peak_bytes, one.fits_unplanned
         self.reports.append(row)
+        steps = self.ours._hooks["train"].fitted._steps
+        before = dict(steps)
+        self.ours.budget = self.ours.budget
+        assert steps == before, "another budget was asked for"
         self.ours.budget = self.budgets[len(self.reports) % len(self.budgets)]
 
 

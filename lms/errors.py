@@ -12,7 +12,15 @@ __all__ += ["OutOfMemoryError", "PlanError", "UnsupportedError", "WorkersError"]
 
 
 class LMSError(Exception):
-    """Any error that lms raises on purpose."""
+    """Any error that lms raises on purpose.
+
+    Example:
+        >>> try:
+        ...     raise PlanError("`swap` must name a tensor, got 'conv9'.")
+        ... except LMSError as error:
+        ...     print(type(error).__name__)
+        PlanError
+    """
 
 
 class BudgetError(LMSError, ValueError):
@@ -22,6 +30,11 @@ class BudgetError(LMSError, ValueError):
         message: The rule, the budget and the next step.
         op_name: The op whose working set is too large, if one op is the cause.
         least_bytes: The least budget that works, in bytes, if it is known.
+
+    Example:
+        >>> error = BudgetError("Too little.", op_name="conv1", least_bytes=4096)
+        >>> error.op_name, error.least_bytes
+        ('conv1', 4096)
     """
 
     def __init__(

@@ -8,6 +8,7 @@ int32 is passed as float32 of the same bits, or copies would be timed.
 Known weakness: an op whose scratch or time depends on values is measured on ones.
 """
 
+import gc
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -239,7 +240,9 @@ def forget_functions() -> None:
 
     Freed later, the constants would fragment the memory that is planned.
     """
-    _functions.clear()
+    if _functions:
+        _functions.clear()
+        gc.collect()
 
 
 def _has_other_values(producer: Op, tensor: str) -> bool:

@@ -10,6 +10,7 @@ Known weakness: ops that do not fit the free memory as a whole count as having o
 bits in parts.
 """
 
+import gc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -59,6 +60,7 @@ def keeps_bits(
             ask = partial(_same, whole, cut, parts, dtypes)
             same = bench.fits(whole.moved) and bench.tried(ask)
         _known[key] = bool(same)
+        gc.collect()  # memory freed later would fragment what is planned
     return _known[key]
 
 

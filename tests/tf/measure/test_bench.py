@@ -1,51 +1,16 @@
 """How a call is timed, by a clock that goes as told."""
 
-import gc
 from collections.abc import Callable
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
-from weakref import ref
 
 import pytest
-import tensorflow as tf
 
-from lms.tf import compat
-from lms.tf.measure import bench, lone_op, scratch
-from lms.tf.measure.devices import find_device
+from lms.tf.measure import bench, scratch
 
 pytestmark = pytest.mark.tf
 
 Timing = Callable[..., tuple[float, int]]
-
-
-@pytest.mark.parametrize("rows", [2, 3])
-def test_a_function_of_one_op_leaves_at_once_even_after_it_failed(
-    rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its constants would lie in the memory that is planned."""
-    built = list[Any]()
-
-    def build(*args: Any) -> Any:
-        made = own(*args)
-        built.append(ref(made))
-        return made
-
-    own = compat.build_function
-    monkeypatch.setattr(compat, "build_function", build)
-    node = compat.made_node("y", "MatMul", ["a", "b"], T=tf.float32)
-    spec = tf.TensorSpec([2, 2])
-    inputs: list[compat.Input] = [("a", spec, None), ("b", spec, None)]
-    gc.disable()
-    try:
-        call: Any = lone_op.built([node], inputs, ["y:0"])
-        with bench.Bench(find_device()) as here:
-            found = here.tried(partial(call, tf.ones([2, 2]), tf.ones([rows, 2])))
-        assert (found is None) == (rows == 3)
-        del call, found
-        assert [each() for each in built] == [None]
-    finally:
-        gc.enable()
 
 
 @pytest.fixture

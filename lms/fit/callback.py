@@ -85,8 +85,8 @@ class FunctionHook:
 
     def _replace(self) -> None:
         run = self._predict if self._kind == "predict" else self._run_steps
-        setattr(self._model, self._name, run)
         self._is_new = True
+        setattr(self._model, self._name, run)
 
     def change_budget(self, budget: int | str | None) -> None:
         """Plan steps anew from the next one on, also where Keras's function runs."""
@@ -186,6 +186,9 @@ class FunctionHook:
             return False
         self.fitted.watch_peak()
         setattr(self._model, self._name, self._own)
+        if self._is_new:  # another thread has set a budget meanwhile
+            self._replace()
+            return False
         return True
 
     @property

@@ -207,12 +207,12 @@ class FittedFunction:
     @property
     def report(self) -> tuple[StepReport, ...]:
         """Reports, one for each signature, in order of first use."""
-        return tuple(step.report() for step in self._steps.values())
+        return tuple(step.report() for step in self._known())
 
     @property
     def timelines(self) -> tuple[StepTimeline, ...]:
         """Predicted memory over a step for each signature."""
-        return tuple(step.timeline for step in self._steps.values())
+        return tuple(step.timeline for step in self._known())
 
     @property
     def budget(self) -> Bytes | None:
@@ -321,9 +321,8 @@ class FittedFunction:
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far fit easily without a plan."""
-        steps = self._steps.values()
         return not self._given_up and all(
-            step.is_sure and not step.on_host.handles for step in steps
+            step.is_sure and not step.on_host.handles for step in self._known()
         )
 
     def give_back(self) -> None:
@@ -335,13 +334,16 @@ class FittedFunction:
 
     def watch_peak(self) -> None:
         """Measure the peak of steps that Keras's own function is about to run."""
-        for step in self._steps.values():
+        for step in self._known():
             step.device.watch(step)
 
     def note_peak(self) -> None:
         """Record the memory peak of steps that Keras's own function ran."""
-        for step in self._steps.values():
+        for step in self._known():
             step.note_peak()
+
+    def _known(self) -> list[PreparedStep]:
+        return [*self._steps.values()]  # another thread may add or clear steps
 
     def _called(self, args: Sequence[Any]) -> Sequence[Any]:
         return called_signature(self._signature, args) if self._signature else args

@@ -12,15 +12,7 @@ __all__ += ["OutOfMemoryError", "PlanError", "UnsupportedError", "WorkersError"]
 
 
 class LMSError(Exception):
-    """Any error that lms raises on purpose.
-
-    Example:
-        >>> try:
-        ...     raise PlanError("`swap` must name a tensor, got 'conv9'.")
-        ... except LMSError as error:
-        ...     print(type(error).__name__)
-        PlanError
-    """
+    """Any error that lms raises on purpose."""
 
 
 class BudgetError(LMSError, ValueError):

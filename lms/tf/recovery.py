@@ -303,10 +303,8 @@ class PreparedStep:
             self.searches = False
             return
         work = planned.workload
-        both = (
-            GraphView(ops=one.ops, results=one.results)
-            for one in (work.graph, work.own)
-        )
+        graphs = (work.graph, work.own)
+        both = (GraphView(ops=one.ops, results=one.results) for one in graphs)
         known = work.speeds(), settings, planned.budget
         with _BEGINS:
             if not any(one.is_running for one in _SEARCHES):

@@ -8,6 +8,7 @@ import pytest
 from lms.errors import PlanError
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
+from lms.ir.resolved import resolve
 from tests.graphs import (
     LOOP,
     RESHAPE,
@@ -36,22 +37,32 @@ def copied(trigger: str | None, readers: str) -> SwapPlan:
     return moved(swap_ins=(SwapIn(trigger=trigger, readers=tuple(readers)),))
 
 
+def stays(graph: GraphView, plan: SwapPlan) -> list[tuple[int, int]]:
+    """When 'a:0' lies on the device by a valid plan."""
+    validate_plan(graph, plan)
+    return [
+        (one.start, one.end)
+        for one in resolve(graph, plan).residencies
+        if one.root == "a:0"
+    ]
+
+
 @pytest.mark.parametrize(
-    "plan",
+    ("plan", "back"),
     [
-        PLAN,
-        copied(None, "e"),  # once the copy out has ended
-        copied("a", "e"),  # after its producer
-        moved(release=None),  # nothing waits for the copy out
+        (PLAN, 4),
+        (copied(None, "e"), 1),  # once the copy out has ended
+        (copied("a", "e"), 1),  # after its producer
+        (moved(release=None), 4),  # nothing waits for the copy out
     ],
 )
-def test_a_plan_that_can_be_obeyed_is_accepted(plan: SwapPlan) -> None:
-    validate_plan(SKIP.graph, plan)
+def test_a_plan_that_can_be_obeyed_is_accepted(plan: SwapPlan, back: int) -> None:
+    assert stays(SKIP.graph, plan) == [(0, 2), (back, 5)]
 
 
 def test_the_reader_of_an_alias_may_read_a_copy() -> None:
     plan = one_swap(RESHAPE.graph, ("b", "d"), release="c")
-    validate_plan(RESHAPE.graph, plan)
+    assert stays(RESHAPE.graph, plan) == [(0, 3), (3, 5)]
 
 
 def test_bytes_are_counted_once_out_and_for_each_copy_back() -> None:

@@ -622,7 +622,8 @@ def set_gpu_options(**options: Any) -> None:
         AttributeError: If there is no such option.
     """
     context = _eager_context()
-    config = context._config or ConfigProto()
+    config = ConfigProto()
+    config.MergeFrom(context._config or ConfigProto())
     known = config.gpu_options.DESCRIPTOR.fields_by_name
     for name, value in options.items():
         part = config.gpu_options if name in known else config.gpu_options.experimental

@@ -326,7 +326,7 @@ class PreparedStep:
             planned = plan_step(
                 before.workload, settings, budget, host, choose=lambda *_: fitted
             )
-        except (LMSError, KeyError, ValueError):  # as of plans that are stored
+        except (LMSError, KeyError, ValueError):  # of another graph
             return None
         seconds = planned.timeline.seconds if planned.timeline else math.inf
         if seconds * _FASTER_PERCENT > before.timeline.seconds * 100:

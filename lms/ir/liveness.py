@@ -12,14 +12,16 @@ Known weakness: the allocator's rounding and fragmentation are not modelled here
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from graphlib import TopologicalSorter
 from itertools import accumulate
 
 from lms.ir.graph import GraphView, Op, op_of, per_graph
 
 __all__ = ["Buffer", "Residency", "buffers", "bytes_in_use", "dying_sizes"]
 __all__ += ["lower_bound", "memory_curve", "new_value", "old_readers", "old_values"]
-__all__ += ["peak", "reused_bytes", "staying", "working_sets", "written_over"]
+__all__ += ["peak", "reused_bytes", "staying", "with_late_writes", "working_sets"]
+__all__ += ["written_over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,8 +221,8 @@ def old_readers(graph: GraphView) -> Iterator[tuple[int, int, list[int]]]:
     """Yield (position of a writing op, bytes of the old value, positions of readers).
 
     A variable that is written while its old value is held gets new memory
-    (`PrepareToUpdateVariable` in TensorFlow's training_op_helpers.h): with decoupled
-    weight decay all weights, at the step's start.
+    (`PrepareToUpdateVariable` in TensorFlow's training_op_helpers.h). Behind the last
+    position is the reader of a value that the step returns.
 
     Known weakness: a call or loop that has a variable counts as writing it.
     """
@@ -230,7 +232,7 @@ def old_readers(graph: GraphView) -> Iterator[tuple[int, int, list[int]]]:
         for root in {roots[name] for name in op.inputs}:
             readers[root].append(position)
     for name in graph.results:
-        readers[roots[name]].append(len(ops) - 1)
+        readers[roots[name]].append(len(ops))
     reads: dict[str, tuple[int, list[int]]] = {}
     for position, op in enumerate(ops):
         if op.reads_state and op.inputs:
@@ -252,8 +254,41 @@ def old_values(graph: GraphView) -> list[int]:
         end = max(readers, default=0)
         if end > position:  # a new value without a copy is still a buffer here
             change[position + ops[position].replaces_state] += size
-            change[end + 1] -= size
+            change[min(end + 1, len(ops))] -= size
     return list(accumulate(change[:-1]))
+
+
+def with_late_writes(graph: GraphView) -> GraphView:
+    """Let writes in place wait for readers of old values, unless these need a write.
+
+    Else the variable gets new memory: with decoupled weight decay all weights, at the
+    step's start.
+    """
+    followers: dict[str, list[str]] = defaultdict(list)
+    needs = {op.name: [*op.controls, *map(op_of, op.inputs)] for op in graph.ops}
+    for name, needed in needs.items():
+        for each in needed:
+            followers[each].append(name)
+    waits: dict[str, tuple[str, ...]] = {}
+    for position, _, readers in old_readers(graph):
+        writer = graph.ops[position]
+        behind, pending = {writer.name, *needs[writer.name]}, [writer.name]
+        while pending:
+            new = {*followers[pending.pop()]} - behind
+            behind |= new
+            pending += new
+        held = (graph.ops[i] for i in readers if i < len(graph.ops))
+        found = [op.name for op in held if not (op.fixed or op.name in behind)]
+        if found and not (writer.fixed or writer.replaces_state):
+            waits[writer.name] = (*waits.get(writer.name, ()), *found)
+            needs[writer.name] += found
+            for name in found:
+                followers[name].append(writer.name)
+    if not waits:
+        return graph
+    ops = map(graph.by_name.__getitem__, TopologicalSorter(needs).static_order())
+    late = [replace(o, controls=(*o.controls, *waits.get(o.name, ()))) for o in ops]
+    return GraphView(ops=tuple(late), results=graph.results)
 
 
 def peak(graph: GraphView) -> int:

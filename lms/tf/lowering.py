@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
+from lms.ir.liveness import with_late_writes
 from lms.tf import compat
 from lms.tf.capture.bound_values import is_open, known_shape
 from lms.tf.capture.loops import control_flow, loop_ends
@@ -286,17 +287,16 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
     step = rewritten(PASSES)
     if set(step.guessed) - set(own.guessed):  # an assigned value's shape is open
         step = rewritten([one for one in PASSES if one is not ASSIGN_IN_PLACE])
-    if size is None:
-        return step
-    for number in range(_AXES):
-        found = regions(step.graph, step.nodes, size)
+    for number, most in enumerate([size] * _AXES if size else ()):
+        found = regions(step.graph, step.nodes, most)
         if not found:
             break
         sliced = with_slices(step.nodes, step.graph, found, number)
         count = sum(name in own.graph.by_name for each in found for name in each.cuts)
         count += step.ops_cut
         step = replace(step_of(sliced, step.library, own), ops_cut=count)
-    return step
+    late = with_late_writes(step.graph)
+    return step if late is step.graph else replace(step, graph=late, own=own)
 
 
 def refuse_guesses(step: TracedStep) -> None:

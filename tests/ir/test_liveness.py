@@ -12,6 +12,7 @@ from lms.ir.liveness import (
     old_values,
     peak,
     reused_bytes,
+    with_late_writes,
     working_sets,
 )
 from tests.graphs import LOOP, RESHAPE, Drawn, all_drawn, graph_of, make_op
@@ -145,3 +146,43 @@ def test_a_variable_that_is_written_while_it_is_read_is_there_twice() -> None:
         results=("last:0",),
     )
     assert old_values(graph) == [0, 0, 0, 0, 8, 8, 0, 0, 0, 0, 8]
+
+
+def test_writes_in_place_wait_for_readers_of_the_old_value_that_need_no_write() -> None:
+    reads = {"persistent": True, "reads_state": True}
+    graph = graph_of(
+        make_op("v", 8, persistent=True),
+        make_op("w", 8, persistent=True),
+        make_op("first", 8, "v", **reads),
+        make_op("second", 8, "w", **reads),
+        make_op("add", 0, "v", writes=("v:0",)),
+        make_op("set", 0, "w", "v", writes=("w:0",), replaces_state=True),
+        make_op("changed", 1, "first", controls=("add",)),
+        make_op("late", 1, "first"),
+        make_op("end", 1, "second", "late"),
+        results=("first:0", "end:0"),
+    )
+    later = with_late_writes(graph)
+    assert sorted(later.order) == sorted(graph.order)
+    assert {op.name: op.controls for op in later.ops if op.controls} == {
+        "add": ("late",),
+        "changed": ("add",),
+    }
+    assert with_late_writes(later) is later
+
+
+def test_two_writes_that_wait_for_the_reader_of_the_other_are_no_cycle() -> None:
+    reads = {"persistent": True, "reads_state": True}
+    graph = graph_of(
+        make_op("v", 8, persistent=True),
+        make_op("w", 8, persistent=True),
+        make_op("old_v", 8, "v", **reads),
+        make_op("old_w", 8, "w", **reads),
+        make_op("add_v", 0, "v", writes=("v:0",)),
+        make_op("add_w", 0, "w", writes=("w:0",)),
+        make_op("use_v", 1, "old_v", controls=("add_w",)),
+        make_op("use_w", 1, "old_w", controls=("add_v",)),
+    )
+    ops = with_late_writes(graph).by_name
+    assert ops["add_v"].controls == ("use_v",)
+    assert ops["add_w"].controls == ()

@@ -3,9 +3,11 @@
     from lms import LMSCallback
     model.fit(x, y, callbacks=[LMSCallback()])
 
-`import lms` never imports TensorFlow: names that need it are loaded on first use.
+`import lms` never imports TensorFlow: names that need it are loaded on first use. Where
+TensorFlow is imported already, `import lms` sets its allocator up (`lms.fit.fitted`).
 """
 
+import sys
 from contextlib import suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -61,3 +63,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'lms' has no attribute {name!r}")
     home = import_module(_HOMES[name])
     return getattr(home, name, None) or import_module(f"{home.__name__}.{name}")
+
+
+if "tensorflow" in sys.modules:
+    with suppress(ImportError, LMSError):
+        import_module("lms.fit.fitted")

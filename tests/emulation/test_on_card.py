@@ -100,6 +100,18 @@ def test_a_program_limits_itself_on_its_first_line() -> None:
     ]
 
 
+def test_importing_lms_before_the_first_tensor_sets_the_allocator_up() -> None:
+    emulate = ("-m", "lms", "emulate", "--memory", "32MiB", "--", sys.executable, "-c")
+    settings = "from lms.tf import compat; options = compat._eager_context().config"
+    told = "print(options.gpu_options.experimental.internal_fragmentation_fraction > 0)"
+    orders = ("import lms; tf.ones(1)", "tf.ones(1); import lms")
+    codes = [f"import tensorflow as tf; {o}; {settings}; {told}" for o in orders]
+    ended = [python(*emulate, code) for code in codes]
+    assert [one.stdout.splitlines()[-1] for one in ended] == ["True", "False"]
+    warned = ["Import lms before the first tensor" in one.stderr for one in ended]
+    assert warned == [False, True]
+
+
 def test_flags_of_xla_are_added_to_those_there_are() -> None:
     made = lms.emulate.environment("32MiB", inherited={"XLA_FLAGS": "--xla_a=1"})
     assert made["XLA_FLAGS"] == "--xla_a=1 --xla_gpu_autotune_level=0"

@@ -31,7 +31,7 @@ from lms.tf.measure.lone_op import LoneOp, built
 from lms.units import GIB, Bytes, Seconds
 
 __all__ = ["TIMES", "Bench", "Measurements", "keep_measurements", "measurements_of"]
-__all__ += ["seconds_of"]
+__all__ += ["seconds_of", "timed_once"]
 
 _KIND = "measured"
 
@@ -57,8 +57,9 @@ _LEFT_BEHIND = SmallPool(sizes=(256,) * 1024)
 # guards choose no kernel.
 _UNGUARDED, _GUARDED = "TF_DISABLE_RZ_CHECK", GIB
 
-# Keys of ops for which a library has chosen its kernel in this process.
-_chosen: set[str] = set()
+# Keys of ops for which a library has chosen its kernel in this process; of ops that
+# were timed once in this process, and never before.
+_chosen, timed_once = set[str](), set[str]()
 
 T = TypeVar("T")
 
@@ -201,10 +202,15 @@ class Bench:
 
     def time(self, op: LoneOp) -> None:
         """Time an op that can run alone; the fastest of all timings counts."""
-        seconds, set_up = self.measured.seconds, op.is_set_up
+        set_up = op.is_set_up
         taken = self.tried(lambda: seconds_of(op.call(), set_up=set_up))
         if taken is not None:
-            seconds[op.key] = min(taken, seconds.get(op.key, taken))
+            self._keep_seconds(op, taken)
+
+    def _keep_seconds(self, op: LoneOp, taken: Seconds) -> None:
+        seconds = self.measured.seconds
+        (timed_once.discard if op.key in seconds else timed_once.add)(op.key)
+        seconds[op.key] = min(taken, seconds.get(op.key, taken))
 
     def idle_seconds(self, arguments: int) -> Seconds:
         """Seconds of a call that does nothing, with this number of arguments."""
@@ -233,14 +239,19 @@ class Bench:
             _chosen.add(op.key)
 
     def _scratch(self, op: LoneOp) -> Bytes:
-        """Scratch bytes of the second run.
+        """Scratch bytes of the second run, whose seconds are kept if none are known.
 
         An op with more scratch than `moved` packs its inputs for each thread that
         happens to be free: the most of a few runs counts.
         """
         call = op.call()
         self._peak(call)  # the first run sets the op up
+        sync_devices()
+        begun = time.perf_counter()
         found = self._peak(call)
+        sync_devices()
+        if op.key not in self.measured.seconds:
+            self._keep_seconds(op, time.perf_counter() - begun)
         if found > op.moved:
             found = max(found, *(self._peak(call) for _ in range(_AGAIN)))
         if op.op.type in RESERVES:

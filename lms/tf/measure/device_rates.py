@@ -46,8 +46,8 @@ _SQUARE = 4096
 
 # An op of less than 0.1 seconds is timed as the difference of two calls, of one op and
 # of several: on a fast card a call of one takes longer to start and to wait for than to
-# run. The others take 0.1 seconds, and are at most 32. The fastest of 3 timings counts.
-_ALONE, _MORE, _TIMINGS = 0.1, 32, 3
+# run. The others take 0.1 seconds, and are at most 32. The fastest of 2 timings counts.
+_ALONE, _MORE, _TIMINGS = 0.1, 32, 2
 
 _COPY_OPS = {"d2h": COPY_OUT, "h2d": COPY_IN}
 

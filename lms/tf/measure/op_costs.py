@@ -16,7 +16,7 @@ from lms.ir.graph import GraphView, Op
 from lms.machine.hardware import Costs, Hardware, roofline
 from lms.report.progress import track
 from lms.tf.lowering import TracedStep
-from lms.tf.measure.bench import Bench
+from lms.tf.measure.bench import Bench, timed_once
 from lms.tf.measure.device_rates import measure_hardware, small_kernel_seconds
 from lms.tf.measure.devices import Device
 from lms.tf.measure.lone_op import LoneOp, forget_functions, lone_ops
@@ -133,15 +133,14 @@ def _over_roofline(
 
 def _time(ops: Sequence[LoneOp], bench: Bench) -> None:
     """Time each distinct op that was not timed before and fits; the longest twice."""
-    seconds = bench.measured.seconds
-    distinct = {op.key: op for op in ops if op.key not in seconds}
-    new = {key: op for key, op in distinct.items() if bench.has_room(op)}
-    for op in track("measuring ops", [*new.values()]):
+    seconds, distinct = bench.measured.seconds, {op.key: op for op in ops}
+    new = [op for key, op in distinct.items() if key not in seconds]
+    for op in track("measuring ops", [op for op in new if bench.has_room(op)]):
         bench.time(op)
     uses = Counter(op.key for op in ops if op.key in seconds)
     share = {key: seconds[key] * count for key, count in uses.items()}
     left = sum(share.values()) * _TWICE_PERCENT / 100
     for key in sorted(share, key=lambda key: -share[key]):
-        if left > 0 and key in new:
-            bench.time(new[key])
+        if left > 0 and key in timed_once and bench.has_room(distinct[key]):
+            bench.time(distinct[key])
         left -= share[key]

@@ -100,9 +100,8 @@ class _Watch(keras.callbacks.Callback):
 
     @property
     def plans(self) -> int:
-        return len(
-            {step.found.planned.plan for step in self.seen if step.found.planned}
-        )
+        found = (step.found.planned for step in self.seen)
+        return len({id(planned) for planned in found if planned is not None})
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         (step,) = self.ours._hooks["train"].fitted._steps.values()

@@ -86,6 +86,7 @@ def _trained(callback: LMSCallback | None, watch: Any) -> dict[str, Any]:
         "replans": [one.replans for one in callback.report] if callback else [],
         "plans": watch.plans,
         "seconds": watch.seconds,
+        "arenas": watch.arenas,
     }
 
 
@@ -97,6 +98,7 @@ class _Watch(keras.callbacks.Callback):
         self.ours: Any = None
         self.seen: list[PreparedStep] = []
         self.seconds: list[float] = []
+        self.arenas: list[int] = []
 
     @property
     def plans(self) -> int:
@@ -108,6 +110,7 @@ class _Watch(keras.callbacks.Callback):
         if not self.seen or self.seen[-1] is not step:
             self.seen.append(step)
             self.seconds.append(step.predicted.predicted_seconds)
+            self.arenas.append(step.arena.capacity if step.arena else 0)
         if isinstance(step.search, Beside) and step.search._process is not None:
             step.search._process.wait(_LONGEST)
 

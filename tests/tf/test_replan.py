@@ -12,6 +12,7 @@ pytestmark = pytest.mark.tf
 
 TRIALS = "tests.tf.replan_trials"
 LIMIT = "16MiB"  # the plain training takes about 31 MiB
+BATCH = 16 * 64 * 64 * 3 * 4
 
 
 @cache
@@ -22,6 +23,7 @@ def plain(worker: Worker) -> dict[str, Any]:
 def test_a_plan_that_is_found_while_training_takes_over(worker: Worker) -> None:
     trial = worker.ask(f"{TRIALS}:search_on", memory=LIMIT, planned=True, percent=0)
     assert trial["plans"] == 2, "one search, one change"
+    assert trial["arenas"][0] - trial["arenas"][-1] < BATCH, "its chunk is free again"
     assert trial["replans"] == [0]
     assert trial["numbers"] == plain(worker)["numbers"]
 

@@ -45,7 +45,8 @@ class Arena:
         capacity: Bytes of the arena.
         needed: Bytes that the step needs.
         below: Other free fragments have fewer bytes.
-        chunks: Bytes of the chunks for small tensors and the batch, falling.
+        chunks: Bytes of the chunks for small tensors and the batch, rising: variables
+            may stay in small ones, and a large one behind them merges with the arena.
         walls: Guard chunks of these; None while there are no chunks.
         fences: Hold the other fragments; None while others use the memory.
         address: Where the arena begins.
@@ -185,7 +186,7 @@ def seal(device: Device, pool: SmallPool, batch: Sequence[Bytes]) -> Arena | Non
     Returns:
         None if the free memory is in pieces.
     """
-    chunks = tuple(sorted(map(rounded_up, (*pool.sizes, *batch)), reverse=True))
+    chunks = tuple(sorted(map(rounded_up, (*pool.sizes, *batch))))
     arena = Arena(device=device, below=pool.below, chunks=chunks)
     arena.renew()
     if arena.fences is None:

@@ -20,6 +20,7 @@ from tests.tf import recovery_trials, training
 __all__ = ["change_budgets", "change_each_step", "draw_noise", "search_on"]
 
 _LONGEST = 120  # seconds of a search
+_NEVER = 10**9  # percent of a plan's seconds: none is that much faster
 
 
 def search_on(
@@ -28,13 +29,18 @@ def search_on(
     """Train, and let each search end before the next step.
 
     Args:
-        fails: Whether steps cannot be built by the plans that are found.
+        fails: Whether steps cannot be built by the first plan that is found, nor again
+            by the plan before; what is found later is no faster.
         planned: Whether large model support is used.
         percent: Of the found plan's seconds, which the first plan must take to be
             replaced; 0 replaces it always.
     """
     watch, built_as = _Watch(), Captured.built_as
-    built = (lambda *_: None) if fails else built_as
+
+    def refused(*_: Any) -> None:
+        recovery._FASTER_PERCENT = _NEVER
+
+    built = refused if fails else built_as
     faster = patch.object(recovery, "_FASTER_PERCENT", percent)
     with faster, patch.object(Captured, "built_as", built):
         return _trained(LMSCallback(verbose=0, replan=True) if planned else None, watch)

@@ -32,6 +32,7 @@ def test_a_plan_that_cannot_be_built_does_not_take_over(worker: Worker) -> None:
     trial = worker.ask(
         f"{TRIALS}:search_on", memory=LIMIT, planned=True, percent=0, fails=True
     )
+    assert trial["plans"] == 2, "planned anew, as the old plan cannot be built either"
     assert trial["replans"] == [0]
     assert trial["numbers"] == plain(worker)["numbers"]
 

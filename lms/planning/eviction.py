@@ -15,7 +15,6 @@ Known weakness: copies are free, and tensors are back just before they are read;
 `lms.planning.prefetch` moves the copies afterwards, knowing seconds.
 """
 
-import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -220,8 +219,8 @@ def _walk_within(
     drops: dict[int, set[int]] = defaultdict(set)
     number = {buffer.root: i for i, buffer in enumerate(buffers(graph))}
     at = ((root, graph.position[name]) for root, name in rules.leaving.items())
-    due = ((outline.step_at[position], number[root]) for root, position in at)
-    leave, walks = sorted(due, reverse=True), rules.walks  # the first step last
+    due = sorted((outline.step_at[position], number[root]) for root, position in at)
+    leave, walks = {i: step for step, i in due}, rules.walks
     compacted: set[int] = set()
     walk, failed = None, None
     for _ in range(TUNING.eviction_rounds):
@@ -247,7 +246,7 @@ class _Stage:
     reads: Sequence[int]  # buffers of earlier steps
     touched: frozenset[int]  # `reads`, and the buffers that it makes
     events: Sequence[Event]  # of ops that take or give memory
-    next_uses: Sequence[tuple[int, int]]  # (movable buffer, next step that reads it)
+    next_uses: Mapping[int, tuple[int, int]]  # of movable buffers: (next step, -buffer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +255,7 @@ class _Course:
 
     stages: Sequence[_Stage]
     sizes: Sequence[int]
-    may_move: Sequence[bool]
+    may_drop: Sequence[bool]  # movable, or to leave
 
 
 @per_graph(most=1)  # many capacities are tried in a row
@@ -274,7 +273,6 @@ def _course(
     found = find_events(graph, graph.ops, staying(graph), below, leaving)
     for position, event in found.items():
         events[outline.step_at[position]].append(event)
-    may_move = [buffer.root in movable for buffer in live]
     following: dict[int, int] = {}  # buffer -> the next step that reads it
     stages: list[_Stage] = []
     for number, step in reversed(list(enumerate(outline.steps))):
@@ -285,13 +283,16 @@ def _course(
                 reads=reads,
                 touched=frozenset(touched),
                 events=events[number],
-                next_uses=[
-                    (i, following[i]) for i in touched if i in following and may_move[i]
-                ],
+                next_uses={
+                    i: (following[i], -i)
+                    for i in touched
+                    if i in following and live[i].root in movable
+                },
             )
         )
         following.update(dict.fromkeys(reads, number))
-    return _Course(stages[::-1], [buffer.size for buffer in live], may_move)
+    may_drop = [b.root in movable or b.root in leaving for b in live]
+    return _Course(stages[::-1], [buffer.size for buffer in live], may_drop)
 
 
 def _cheapest_window(
@@ -335,23 +336,20 @@ class Walk:
         course: _Course,
         arena: BestFitAllocator | ByteCounter,
         drops: Mapping[int, set[int]],
-        leaving: Sequence[tuple[int, int]],
+        leaving: Mapping[int, int],
         *,
         by_window: bool,
     ) -> None:
         self._course = course
         self._arena = arena
         self._drops = drops
-        self._leaving = list(leaving)
-        self._leavers = {i for _, i in leaving}
-        self._due = {i: at for at, i in leaving}  # of leavers not evicted yet
+        self._due = dict(leaving)  # buffers not evicted yet, the first to leave first
         self._by_window = by_window
         self.late: dict[int, set[int]] = defaultdict(set)
         self.evicted: dict[int, int] = {}
         self.reads: dict[int, list[list[int]]] = defaultdict(list)
         self._chunk: dict[int, int] = {}  # resident buffers and their chunks
-        self._farthest: list[tuple[int, int]] = []  # (-next use, buffer), may be stale
-        self._next_use: dict[int, int] = {}
+        self._next_use: dict[int, tuple[int, int]] = {}  # (its step, -buffer)
         self._number = 0
 
     def run(self) -> int | None:
@@ -364,15 +362,13 @@ class Walk:
                     self._run_op(event)
             except MemoryError:
                 return number
-            for i, use in stage.next_uses:
-                heapq.heappush(self._farthest, (-use, i))
-                self._next_use[i] = use
+            self._next_use.update(stage.next_uses)
         return None
 
     def _bring_in(self, stage: _Stage) -> None:
         """Drop the buffers known to be evicted; copy back the buffers that are read."""
         for i in sorted(self._drops.get(self._number, ())):
-            if i in self._chunk and (self._course.may_move[i] or i in self._leavers):
+            if i in self._chunk and self._course.may_drop[i]:
                 self._drop(i)
         for i in stage.reads:
             if i not in self._chunk:
@@ -433,9 +429,8 @@ class Walk:
 
         Less if it is to leave anyway; infinite if it is in use or may not move.
         """
-        use = -1 if i is None else self._next_use.get(i, -1)
-        touched = self._course.stages[self._number].touched
-        if i is None or i in touched or use <= self._number:
+        use, _ = self._next_use.get(-1 if i is None else i, (-1, 0))
+        if i is None or use <= self._number:  # this step reads it, or no later one
             return math.inf
         is_to_leave = self._due.get(i, math.inf) <= self._number
         part = _OF_LEAVING if is_to_leave else 1.0
@@ -444,26 +439,15 @@ class Walk:
     def _evict(self) -> None:
         """Drop a buffer that is to leave, else the idle one with the farthest use."""
         touched = self._course.stages[self._number].touched
-        while self._leaving and self._leaving[-1][0] <= self._number:
-            _, i = self._leaving.pop()
+        for i in [i for i, at in self._due.items() if at <= self._number]:
             del self._due[i]
             if i in self._chunk and i not in touched:
                 self._drop_late(i)
                 return
-        passed: list[tuple[int, int]] = []
-        while self._farthest:
-            entry = heapq.heappop(self._farthest)
-            use, i = -entry[0], entry[1]
-            if i not in self._chunk or use < self._number:
-                continue
-            if i not in touched:
-                break
-            passed.append(entry)
-        else:
+        use, number = max(self._next_use.values(), default=(-1, 0))
+        if use <= self._number:
             raise MemoryError(f"step {self._number} does not fit")
-        for entry in passed:
-            heapq.heappush(self._farthest, entry)
-        self._drop_late(i)
+        self._drop_late(-number)
 
     def _drop_late(self, i: int) -> None:
         """Take a buffer off the device at this step; the next walk does so before."""
@@ -472,4 +456,5 @@ class Walk:
 
     def _drop(self, i: int) -> None:
         self._arena.free(self._chunk.pop(i))
+        self._next_use.pop(i, None)
         self.evicted.setdefault(i, self._number)

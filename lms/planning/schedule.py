@@ -11,7 +11,7 @@ fails has seldom written anything. Holding the new values may cost memory: with
 """
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from lms.ir.graph import GraphView, op_of
 from lms.ir.liveness import Buffer, buffers, memory_curve, peak, working_sets
@@ -38,7 +38,12 @@ def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
         The light and the low order; only one if they are equal.
     """
     last = can_come_last(graph) if writes_last else frozenset[str]()
-    names = [_list_schedule(graph, each, last) for each in (_Delta(graph), None)]
+    lives = _Lives(graph)
+    tail = lives.tail(last)
+    given = sorted(lives.when, key=tail.__getitem__)
+    names = (
+        (graph.ops[i].name for i in each) for each in (_greedy(lives, tail), given)
+    )
     found = [graph.reordered(order) for order in names]
     low = min(found, key=lambda order: (peak(order), sum(memory_curve(order))))
     found += [hastened(order, last) for order in found]
@@ -67,8 +72,22 @@ class _Lives:
             self.made[buffer.producer].append(buffer)
             for reader in () if buffer.kept else buffer.uses:
                 self.read[reader].append(buffer)
-        self.before, self.followers = _dependencies(graph)
+        self._names = graph.order
+        self.before: list[list[int]] = []  # the ops that each op waits for
+        self.followers: list[list[int]] = [[] for _ in graph.ops]
+        for i, op in enumerate(graph.ops):
+            names = {*map(op_of, op.inputs), *op.controls}
+            self.before.append(sorted(graph.position[name] for name in names))
+            for j in self.before[-1]:
+                self.followers[j].append(i)
         self.when = list(range(len(graph.ops)))  # the op behind which each runs
+
+    def tail(self, last: Collection[str]) -> list[bool]:
+        """Mark the ops of `last` and all ops that depend on one."""
+        tail: list[bool] = []
+        for name, before in zip(self._names, self.before, strict=True):
+            tail.append(name in last or any(tail[i] for i in before))
+        return tail
 
     def earlier(self, group: Sequence[int], to: int) -> int:
         """Return the bytes times positions saved if a group runs just behind `to`."""
@@ -106,7 +125,7 @@ def hastened(graph: GraphView, last: Collection[str] = frozenset()) -> GraphView
         ['a', 'c', 'd', 'b']
     """
     lives = _Lives(graph)
-    stays = _tail(graph, lives.followers, last)
+    stays = lives.tail(last)
     together = [[i] for i in lives.when]  # an op that stays, and the ops just behind it
     for i in range(len(graph.ops)):
         moved, to = _taken_along(lives, i, stays) if not stays[i] else ((), i)
@@ -139,90 +158,34 @@ def _taken_along(
     return best
 
 
-class _Delta:
-    """Bytes that each op would add to memory if it ran next, updated as ops run."""
+def _greedy(lives: _Lives, tail: Sequence[bool]) -> Iterable[int]:
+    """Order ops by Kahn's algorithm; of the ready ones, the one that adds least.
 
-    def __init__(self, graph: GraphView) -> None:
-        self.delta = [0] * len(graph.ops)
-        self._waiting: dict[str, set[int]] = {}
-        self._size: dict[str, int] = {}
-        self._reads: list[list[str]] = [[] for _ in graph.ops]
-        for buffer in buffers(graph):
-            readers = set(buffer.uses)
-            if readers or buffer.kept:
-                self.delta[buffer.producer] += buffer.size
-            if buffer.kept or not readers:
-                continue
-            self._waiting[buffer.root] = readers
-            self._size[buffer.root] = buffer.size
-            for reader in readers:
-                self._reads[reader].append(buffer.root)
-            if len(readers) == 1:
-                self.delta[next(iter(readers))] -= buffer.size
-
-    def run(self, op: int) -> list[int]:
-        """Record that an op ran; returns the ops whose delta changed."""
-        changed: list[int] = []
-        for root in self._reads[op]:
-            waiting = self._waiting[root]
-            waiting.discard(op)
-            if len(waiting) == 1:
-                reader = next(iter(waiting))
-                self.delta[reader] -= self._size[root]
-                changed.append(reader)
-        return changed
-
-
-def _list_schedule(
-    graph: GraphView, priority: _Delta | None, last: Collection[str]
-) -> list[str]:
-    """Order ops by Kahn's algorithm with a priority queue, skipping stale entries."""
-    before, followers = _dependencies(graph)
-    blocked = list(map(len, before))
-    tail = _tail(graph, followers, last)
-    delta = priority.delta if priority else [0] * len(graph.ops)
+    A priority queue holds the bytes that each ready op would add to memory if it ran
+    next. Entries that are no longer true are skipped.
+    """
+    waiting = {b.root: set(b.uses) for read in lives.read for b in read}
+    delta = [sum(b.size for b in made if b.uses or b.kept) for made in lives.made]
+    for i, read in enumerate(lives.read):
+        delta[i] -= sum(buffer.size for buffer in read if len(buffer.uses) == 1)
+    blocked = list(map(len, lives.before))
     heap = [(tail[i], delta[i], i) for i, count in enumerate(blocked) if count == 0]
     heapq.heapify(heap)
-    ready = {i for _, _, i in heap}
-    order: list[str] = []
+    order: dict[int, None] = {}
     while heap:
         _, value, op = heapq.heappop(heap)
-        if op not in ready or value != delta[op]:
+        if op in order or value != delta[op]:
             continue
-        ready.discard(op)
-        order.append(graph.ops[op].name)
-        for other in priority.run(op) if priority else ():
-            if other in ready:
-                heapq.heappush(heap, (tail[other], delta[other], other))
-        for follower in followers[op]:
+        order[op] = None
+        for buffer in lives.read[op]:
+            waiting[buffer.root].discard(op)
+            if len(waiting[buffer.root]) == 1:
+                (reader,) = waiting[buffer.root]
+                delta[reader] -= buffer.size
+                if not blocked[reader]:
+                    heapq.heappush(heap, (tail[reader], delta[reader], reader))
+        for follower in lives.followers[op]:
             blocked[follower] -= 1
             if blocked[follower] == 0:
-                ready.add(follower)
                 heapq.heappush(heap, (tail[follower], delta[follower], follower))
     return order
-
-
-def _tail(
-    graph: GraphView, followers: Sequence[Sequence[int]], last: Collection[str]
-) -> list[bool]:
-    """Mark the ops of `last` and all ops that depend on one."""
-    tail = [op.name in last for op in graph.ops]
-    pending = [i for i, is_last in enumerate(tail) if is_last]
-    while pending:
-        for follower in followers[pending.pop()]:
-            if not tail[follower]:
-                tail[follower] = True
-                pending.append(follower)
-    return tail
-
-
-def _dependencies(graph: GraphView) -> tuple[list[list[int]], list[list[int]]]:
-    """Return (ops that each op waits for, ops that wait for each)."""
-    followers: list[list[int]] = [[] for _ in graph.ops]
-    before: list[list[int]] = []
-    for i, op in enumerate(graph.ops):
-        names = {*map(op_of, op.inputs), *op.controls}
-        before.append(sorted(graph.position[name] for name in names))
-        for j in before[-1]:
-            followers[j].append(i)
-    return before, followers

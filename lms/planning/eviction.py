@@ -16,13 +16,13 @@ Known weakness: copies are free, and tensors are back just before they are read;
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lms.ir.graph import GraphView, per_graph
-from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes, staying
+from lms.ir.liveness import Buffer, buffers, memory_curve, staying
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import large_ops
 from lms.planning.tuning import TUNING
@@ -41,14 +41,12 @@ class Step:
     """Ops that the walk takes at once: an ordered op and the ops up to the next.
 
     Buffers are numbers: indices into the graph's `buffers`. `op` is the ordered op,
-    None before the first. `need` is the most bytes of the buffers that the step
-    touches, live at once, plus scratch.
+    None before the first.
     """
 
     op: str | None
     reads: set[int] = field(default_factory=set[int])
     makes: set[int] = field(default_factory=set[int])
-    need: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +101,18 @@ def least_room(
 
     An op needs its inputs, outputs and scratch, and all live tensors that may not move.
     """
-    steps, live = _outline(graph, min_bytes).steps, buffers(graph)
+    _, steps, step_at = _outline(graph, min_bytes)
+    needed = [0] * len(steps)  # first with all live tensors
+    for number, used in zip(step_at, memory_curve(graph), strict=True):
+        needed[number] = max(needed[number], used)
+    moving = {i: b for i, b in enumerate(buffers(graph)) if b.root in movable}
     last = {i: step for step in steps for i in step.reads | step.makes}
-    stay = {i for i, buffer in enumerate(live) if buffer.root not in movable}
-    held = 0
-    needed: list[int] = []
-    for step in steps:
-        idle = held - sum(live[i].size for i in step.reads & stay)
-        needed.append(idle + step.need)
-        held += sum(live[i].size for i in step.makes & stay)
-        ends = (live[i] for i in (step.reads | step.makes) & stay if last[i] is step)
+    held = 0  # bytes of live tensors that may move
+    for number, step in enumerate(steps):
+        reads, touched = step.reads & moving.keys(), step.reads | step.makes
+        needed[number] -= held - sum(moving[i].size for i in reads)
+        held += sum(moving[i].size for i in step.makes & moving.keys())
+        ends = (moving[i] for i in touched & moving.keys() if last[i] is step)
         held -= sum(buffer.size for buffer in ends if not buffer.kept)
     most = max(needed, default=0)
     largest = steps[needed.index(most)].op if steps else ""
@@ -129,7 +129,7 @@ class _Outline(NamedTuple):
 
 @per_graph()
 def _outline(graph: GraphView, min_bytes: int) -> _Outline:
-    """Split the execution order into steps, each with its reads, outputs and need."""
+    """Split the execution order into steps, each with its reads and outputs."""
     chain = large_ops(graph, min_bytes=min_bytes)
     ordered = frozenset(chain)
     steps: list[Step] = []
@@ -144,30 +144,7 @@ def _outline(graph: GraphView, min_bytes: int) -> _Outline:
             steps[step_at[use]].reads.add(i)
     for step in steps:
         step.reads -= step.makes
-    _measure_needs(graph, steps, step_at)
     return _Outline(chain, steps, step_at)
-
-
-def _measure_needs(
-    graph: GraphView, steps: Sequence[Step], step_at: Sequence[int]
-) -> None:
-    """Sweep the positions, counting only buffers that the position's step touches."""
-    live, lives = buffers(graph), staying(graph)
-    dying = dying_sizes(lives)
-    begin: Counter[int] = Counter()  # bytes that begin and end at a position
-    end: Counter[int] = Counter()
-    for life in lives:
-        begin[life.start] += life.size
-        end[life.end - 1] += life.size
-    number, present = -1, 0
-    for position, op in enumerate(graph.ops):
-        if step_at[position] != number:
-            number = step_at[position]
-            present = sum(live[i].size for i in steps[number].reads)
-        present += begin[position]
-        reused = reused_bytes(op, dying.get(position, ()))
-        steps[number].need = max(steps[number].need, present + op.scratch - reused)
-        present -= end[position]
 
 
 def _swaps(graph: GraphView, outline: _Outline, walk: "Walk") -> tuple[Swap, ...]:

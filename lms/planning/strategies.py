@@ -138,10 +138,10 @@ class _Search:
         self._known: dict[tuple[_Choice, Fates], FittedPlan | None] = {}
         few, many = TUNING.search_tries
         tries = TUNING.search_effort_ops // max(1, len(orders[0].ops))
-        self._left = min(many, max(few, tries))
+        self.left = min(many, max(few, tries))
         self._effort, self._percents = QUICK, TUNING.search_percent
         if request.sealed:
-            self._left += TUNING.search_finals
+            self.left += TUNING.search_finals
             self._effort = QUICK_SEALED
             self._percents = TUNING.search_sealed_percent
         self._places = {
@@ -174,13 +174,8 @@ class _Search:
     ) -> None:
         while best is not None:
             worth = self._worth(best)
-            left = takewhile(lambda _: not self.is_spent, near(best))
+            left = takewhile(lambda _: self.left > 0, near(best))
             best = next((n for n in left if self._worth(n) < worth), None)
-
-    @property
-    def is_spent(self) -> bool:
-        """Tell whether the tries are used up."""
-        return self._left <= 0
 
     def ranked(self) -> list[_Choice]:
         """Return the choices that led to plans, the best first."""
@@ -220,12 +215,12 @@ class _Search:
         percents = (_Choice(percent=place) for place in (2, 4, 1, 3, 5))
         starts = [_Choice(), *prices, _Choice(only_moves=1), *percents]
         if not self._request.sealed or self._can_move_all():
-            return starts[: max(4, self._left // 2)]
+            return starts[: max(4, self.left // 2)]
         # Plans that move more bytes need more room for early copies.
         few = [_Choice(price=place, percent=1) for place in (0, 2)]
         few.append(_Choice(price=3, percent=2, rounds=1))
         few.append(_Choice(price=4, percent=1, rounds=1))
-        return [*few, *starts][: max(4, self._left // 4)]
+        return [*few, *starts][: max(4, self.left // 4)]
 
     def _can_move_all(self) -> bool:
         """Tell whether the link can copy the bytes above the budget in one step."""
@@ -268,7 +263,7 @@ class _Search:
         same = replace(choice, price=0, percent=0, share=0, rounds=0, kept=frozenset())
         key = same, self._fates_of(choice)
         if key not in self._known:
-            self._left -= 1
+            self.left -= 1
             self._known[key] = self.made(choice, self._effort)
         return self._known[key]
 
@@ -500,7 +495,7 @@ def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan
             option = search.made_once(replace(first, window=window))
             if option is not None and option.risk is Risk.NONE:
                 return option
-            if search.is_spent:
+            if search.left <= 0:
                 break
     return None
 

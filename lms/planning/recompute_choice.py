@@ -45,8 +45,6 @@ __all__ = ["Fates", "LinkShare", "Terms", "choose_fates"]
 # Seconds added to each cost: a roofline gives some ops none.
 _INSTANT: Seconds = 1e-6
 
-_TOO_LONG = "too long"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkShare:
@@ -59,22 +57,11 @@ class LinkShare:
         hardware: The link.
         seconds: How long it may copy in each direction.
         price: Seconds of the device that a second of copying counts for.
-
-    Example:
-        >>> from lms.machine.hardware import PRESETS
-        >>> share = LinkShare(hardware=PRESETS["v100-pcie"], seconds=1.0, price=0.1)
-        >>> share.counted(2.0, moved=0), share.counted(2.0, moved=12_000_000_000)
-        (0.2, 2.0)
     """
 
     hardware: Hardware
     seconds: Seconds
     price: float
-
-    def counted(self, copies: Seconds, *, moved: Bytes) -> Seconds:
-        """Return the priced seconds of copies, after `moved` bytes moved before."""
-        taken = moved / min(self.hardware.h2d, self.hardware.d2h)
-        return copies * self.price if taken < self.seconds else copies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -404,9 +391,9 @@ def _move(
     chosen: Chosen, buffer: Buffer, idle: tuple[int, int], terms: Terms
 ) -> Change | None:
     """Copy a tensor out and back, each in twice its seconds: others may copy too."""
-    if terms.share is None:
+    if (share := terms.share) is None:
         return None
-    begins, link = chosen.step.begins, terms.share.hardware
+    begins, link = chosen.step.begins, share.hardware
     out = link.copy_seconds(buffer.size, to_device=False)
     back = link.copy_seconds(buffer.size, to_device=True)
     near, far = idle
@@ -414,9 +401,10 @@ def _move(
     end = bisect_left(begins, begins[far] - 2 * back, near + 1)
     if begin >= end:
         return None
+    is_left = chosen.moved / min(link.h2d, link.d2h) < share.seconds
     return Change(
         bytes=[(begin, end, -buffer.size)],
-        seconds=terms.share.counted(out + back, moved=chosen.moved),
+        seconds=(out + back) * (share.price if is_left else 1),
         away={buffer.root: (begin, end)},
     )
 
@@ -450,7 +438,7 @@ class _Trial:
         self.change.second[name] = at
         self.change.seconds += self._step.seconds[name]
         if self.change.seconds > self._most:
-            raise _NotPossibleError(_TOO_LONG)
+            raise _NotPossibleError
         for buffer in self._step.made[name]:
             self._make_again(buffer, at)
         for root in self._step.read[name]:
@@ -507,8 +495,8 @@ class _Trial:
             before = self.change.copy()
             try:
                 self.run(op_of(buffer.root), at, depth)
-            except _NotPossibleError as error:
-                if _TOO_LONG in error.args:  # as most trials do
+            except _NotPossibleError:
+                if self.change.seconds > self._most:  # as in most trials
                     raise
                 self.change = before
             else:

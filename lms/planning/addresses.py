@@ -55,9 +55,7 @@ def place(
     each = spans(turns)
     if not each:
         return Placed(height=0, addresses={})
-    sizes, starts, ends = (
-        [span[column] for span in each.values()] for column in range(3)
-    )
+    sizes, starts, ends = zip(*each.values(), strict=True)
     packed = pack(sizes, starts, ends, room, tries=tries, gap=pool.spacer, again=again)
     if packed is None:
         return None

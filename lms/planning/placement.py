@@ -102,9 +102,8 @@ def find_plan(
     sure = _surest(graph, request, rules, effort)
     if not sure:
         return None
-    if len(sure) > 1:
-        sure = ranked([_played(graph, option, request.speeds) for option in sure])
-    timed = [sure[0], *_in_time(graph, sure[0], request, effort)]
+    first = ranked([_played(graph, option, request.speeds) for option in sure])[0]
+    timed = [first, *_in_time(graph, first, request, effort)]
     return ranked([_played(graph, option, request.speeds) for option in timed])[0]
 
 

@@ -118,7 +118,6 @@ class Dependencies:
         self._size = {self._key[r]: b.size for r, b in self._buffers.items()}
         self._holders = dict.fromkeys(self._size, 1)
         self._dying: dict[int, dict[str, int]] = defaultdict(dict)  # keys by roots
-        self._outs: dict[str, int] = {}
         self._released: dict[int, list[int]] = defaultdict(list)
         moved = {swap.tensor for swap in plan.swaps}
         for root, buffer in self._buffers.items():
@@ -128,16 +127,16 @@ class Dependencies:
                     self._dying[buffer.last][root] = self._key[root]
         for swap in self._plan.swaps:
             self._swap_out(swap)
-        for swap in self._plan.swaps:
+        for out, swap in enumerate(self._plan.swaps):
             for copy in swap.swap_ins:
-                self._swap_in(swap, copy)
+                self._swap_in(out, swap, copy)
         self._take_outputs()
 
     def _swap_out(self, swap: ResolvedSwap) -> None:
         buffer, key = swap.buffer, self._key[swap.buffer.root]
         root, size = buffer.root, buffer.size
         out = Copy(lane=Lane.D2H, tensor=root, size=size, waits=1, gives=key)
-        self._outs[root] = number = self._add(out)
+        number = self._add(out)
         self.after_op[buffer.producer].append(number)
         link = swap.release_link
         if swap.release is not None:
@@ -152,7 +151,7 @@ class Dependencies:
             last = max(buffer.producer, self._plan.chain[link - 1])
             self.gives[last].append(key)
 
-    def _swap_in(self, swap: ResolvedSwap, copy: ResolvedSwapIn) -> None:
+    def _swap_in(self, out: int, swap: ResolvedSwap, copy: ResolvedSwapIn) -> None:
         buffer = swap.buffer
         key = len(self._size)
         self._size[key] = buffer.size
@@ -160,7 +159,7 @@ class Dependencies:
             lane=Lane.H2D,
             tensor=buffer.root,
             size=buffer.size,
-            out=self._outs[buffer.root],
+            out=out,
             take=Take(key=key, size=buffer.size, holders=1),
             frees_host=copy is swap.swap_ins[-1],
         )
@@ -168,13 +167,13 @@ class Dependencies:
         self.gives[copy.last_read].append(key)
         self._dying[copy.last_read][buffer.root] = key
         self._wait(back.ops, copy.readers)
-        needed = [back.out]
+        needed = [out]
         link = copy.trigger_link
         if link is not None:
             needed += [o for o in self._released[link + 1] if o not in needed]
             self._wait(back.beside, self._plan.chain[link + 1 : link + 2])
-        for out in needed:
-            self.copies[out].copies.append(number)
+        for before in needed:
+            self.copies[before].copies.append(number)
         back.waits = len(needed)
         if copy.trigger is not None:
             back.waits += 1

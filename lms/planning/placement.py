@@ -272,7 +272,7 @@ def judged(
 
 
 def _regions(
-    budget: int, headroom: Headroom, small_pool: SmallPool, effort: Effort = THOROUGH
+    budget: int, headroom: Headroom, small_pool: SmallPool, effort: Effort
 ) -> tuple[Region, ...]:
     """Return the regions to place a plan in: the budget, a little less, and more."""
     more = (headroom.free * part // 100 for part in effort.region_percent)

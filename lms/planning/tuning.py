@@ -88,9 +88,8 @@ class Tuning:
     # Percentages of the budget that eviction gets in turn, until the allocator places
     # its plan in the whole budget. A smaller one moves more.
     shrink_percent: tuple[int, ...] = (100, 97, 94, 90, 85)
-    # The most plans of one choice that are placed, and then compared by their seconds.
-    compared_plans: int = 3
-    # At most 2 of them let tensors of the same least size move: others may be faster.
+    # At most 2 of the plans that are compared by their seconds let tensors of the same
+    # least size move: others may be faster.
     alike_plans: int = 2
     # Plans within 1.01 times the fastest plan's seconds compete by moved bytes, and the
     # fewest bytes win: other programs may use the link too.
@@ -118,11 +117,7 @@ class Tuning:
 
     # ------------------------------------------------------ unknowns of the device
 
-    # Other programs' memory is not known to the byte, and best fit may fail in a larger
-    # region. A plan is sure if it is placed in regions of the budget and these percents
-    # of the headroom: more regions mean fewer failures, but more refusals.
-    region_percent: tuple[int, ...] = (-60, -30, 0, 30, 60, 100, 120)
-    # No region is smaller than 97 % of the budget.
+    # No region in which a plan is placed is smaller than 97 % of the budget.
     region_least_percent: int = 97
 
     # --------------------------------------------------------------- recomputation
@@ -183,15 +178,18 @@ class Effort:
         placed: The most plans to judge, among plans that are placed in the budget.
         compared: The most sure plans whose seconds are compared.
         early_tries: Number of `TUNING.early_tries` that are tried.
-        region_percent: As in `TUNING`.
+        region_percent: Percents of the headroom. Other programs' memory is not known to
+            the byte, and best fit may fail in a larger region. A plan is sure if it is
+            placed in regions of the budget and these: more mean fewer failures, but
+            more refusals.
         packings: The most packings that are tried for a sealed step.
     """
 
     walks: int = TUNING.eviction_rounds
     placed: int = 1 << 30
-    compared: int = TUNING.compared_plans
+    compared: int = 3
     early_tries: int = len(TUNING.early_tries)
-    region_percent: tuple[int, ...] = TUNING.region_percent
+    region_percent: tuple[int, ...] = (-60, -30, 0, 30, 60, 100, 120)
     packings: int = 80
 
 

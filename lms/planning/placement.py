@@ -6,7 +6,7 @@ are made until one can be placed: with less capacity, with smaller tensors movin
 Each is judged in several regions (`Risk`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -133,9 +133,9 @@ def _surest(
     """Return a few plans without risk, or else the plan that has the most places."""
     sure: list[FittedPlan] = []
     others: list[tuple[int, FittedPlan]] = []
-    for alike in _placements(graph, request, rules, effort):
+    for moved in _least_sizes(graph, request):
         before, is_enough = len(sure), False
-        for option in alike:
+        for option in _placed(graph, request, rules, effort, moved):
             failed, fitted = judged(graph, option, request, effort)
             if failed:
                 others.append((failed, fitted))
@@ -152,19 +152,13 @@ def _surest(
     return [min(others, key=itemgetter(0))[1]]
 
 
-def _placements(
-    graph: GraphView, request: PlanRequest, rules: EvictionRules, effort: Effort
-) -> Iterator[Iterator[FittedPlan]]:
-    """Yield plans that can be placed, grouped by the least size that may move.
-
-    In each group plans of the largest capacity come first, since they move least.
-    """
+def _least_sizes(graph: GraphView, request: PlanRequest) -> Iterable[Bytes]:
+    """Return the least bytes of a tensor that may move; the largest comes first."""
     usual = request.large or smallest_worth_moving(peak(graph))
     coarse = max(usual, peak(graph) // TUNING.coarse_part)
     link = request.speeds.hardware
     long = max(coarse, int(min(link.h2d, link.d2h) * TUNING.copy_seconds))
-    for moved in dict.fromkeys((long, coarse, usual)):
-        yield _placed(graph, request, rules, effort, moved, usual)
+    return dict.fromkeys((long, coarse, usual))
 
 
 def _placed(
@@ -173,12 +167,13 @@ def _placed(
     rules: EvictionRules,
     effort: Effort,
     moved: int,
-    min_bytes: int,
 ) -> Iterator[FittedPlan]:
-    """Yield plans that move tensors of `moved` bytes and order ops of `min_bytes`.
+    """Yield plans that can be placed and move tensors of at least `moved` bytes.
 
-    Tensors of `rules.leaving` move whatever their size.
+    Tensors of `rules.leaving` move whatever their size. Plans of the largest capacity
+    come first, since they move least.
     """
+    min_bytes = request.large or smallest_worth_moving(peak(graph))
     moving = movable(graph, min_bytes=moved, filters=request.filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
     holes = request.headroom.holes

@@ -1,7 +1,7 @@
 """Measured seconds of ops on the present device.
 
-Each distinct op runs alone, once in a process, on arguments of its shapes. Its time is
-that of a call less that of an idle call.
+Each distinct op runs alone, once in a process, on arguments of its shapes: where its
+scratch is measured, or here. Its time is that of a call less that of an idle call.
 
 Known weakness: ops that cannot be run alone, and those in loops, are not measured. Time
 on a GPU is that of calls that follow each other: kernels shorter than a call are not

@@ -209,7 +209,8 @@ class Bench:
 
     def _keep_seconds(self, op: LoneOp, taken: Seconds) -> None:
         seconds = self.measured.seconds
-        (timed_once.discard if op.key in seconds else timed_once.add)(op.key)
+        if op.key not in seconds:
+            timed_once.add(op.key)
         seconds[op.key] = min(taken, seconds.get(op.key, taken))
 
     def idle_seconds(self, arguments: int) -> Seconds:

@@ -144,3 +144,4 @@ def _time(ops: Sequence[LoneOp], bench: Bench) -> None:
         if left > 0 and key in timed_once and bench.has_room(distinct[key]):
             bench.time(distinct[key])
         left -= share[key]
+    timed_once.difference_update(distinct)

@@ -24,7 +24,7 @@ import keras
 import tensorflow as tf
 from rich.console import Console
 
-from lms.errors import LMSError
+from lms.errors import LMSError, UnsupportedError
 from lms.fit.fitted import FittedFunction, nothing_to_plan
 from lms.ir.plan import SwapPlan
 from lms.planning.settings import Knobs, read_settings, with_budget
@@ -251,8 +251,9 @@ class LMSCallback(keras.callbacks.Callback):
         ValueError, TypeError: If an argument breaks its rule.
         BudgetError: When the first batch comes, if no plan fits; names the op and the
             least budget.
-        UnsupportedError: At the begin hook, for `run_eagerly`, for more than one
-            replica, and for a budget where there is no GPU.
+        UnsupportedError: At the begin hook, for a knob that only a plan can obey, where
+            there is no GPU, with `run_eagerly` and with more than one replica. Without
+            such a knob Keras trains as ever there, and a line says so.
 
     Example:
         >>> import keras
@@ -282,7 +283,7 @@ class LMSCallback(keras.callbacks.Callback):
             )
         self._verbose = verbose
         self._hooks: dict[str, FunctionHook] = {}
-        self._said_unlimited = False
+        self._why_unplanned = ""
 
     @property
     def budget(self) -> Bytes | None:
@@ -322,8 +323,8 @@ class LMSCallback(keras.callbacks.Callback):
 
     def summary(self) -> str:
         """The reports as a readable table."""
-        if self._said_unlimited and not self.report:
-            return _unlimited()
+        if self._why_unplanned and not self.report:
+            return self._why_unplanned
         return table(self.report)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -359,16 +360,23 @@ class LMSCallback(keras.callbacks.Callback):
         super().__init__()
         self.__dict__.update(state)
         self._hooks = {}
-        self._said_unlimited = False
+        self._why_unplanned = ""
 
     def _begin(self, kind: str) -> None:
-        if nothing_to_plan(self._settings):
-            if self._verbose and not self._said_unlimited:
-                self._print(f"LMS: {_unlimited()}")
-            self._said_unlimited = True
-            return
         model: Any = self.model
-        keras_step.check_model(model)
+        try:
+            why = _unlimited() if nothing_to_plan(self._settings) else ""
+            if not why:
+                keras_step.check_model(model)
+        except UnsupportedError as error:
+            if self._settings.asks_for_a_plan:
+                raise
+            why = f"Nothing is planned, Keras trains as ever: {error}"
+        if why and why != self._why_unplanned and self._verbose:
+            self._print(f"LMS: {why}")
+        self._why_unplanned = why
+        if why:
+            return
         hook = self._hooks.get(kind)
         if hook is None or not hook.is_for(model):
             make_slots = partial(keras_step.make_slots, model)

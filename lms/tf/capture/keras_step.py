@@ -17,7 +17,7 @@ _LOG = logging.getLogger("lms")
 
 
 def check_model(model: keras.Model) -> None:
-    """Refuse models that cannot be planned, and warn that XLA is turned off.
+    """Refuse models that are not planned, and warn that XLA is turned off.
 
     Raises:
         UnsupportedError: For `run_eagerly` and for more than one replica.

@@ -365,8 +365,7 @@ class LMSCallback(keras.callbacks.Callback):
     def _begin(self, kind: str) -> None:
         model: Any = self.model
         try:
-            why = _unlimited() if nothing_to_plan(self._settings) else ""
-            if not why:
+            if not (why := _unlimited() if nothing_to_plan(self._settings) else ""):
                 keras_step.check_model(model)
         except UnsupportedError as error:
             if self._settings.asks_for_a_plan:

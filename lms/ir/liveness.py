@@ -261,8 +261,7 @@ def old_values(graph: GraphView) -> list[int]:
 def with_late_writes(graph: GraphView) -> GraphView:
     """Let writes in place wait for readers of old values, unless these need a write.
 
-    Else the variable gets new memory: with decoupled weight decay all weights, at the
-    step's start.
+    Else the variable gets new memory.
     """
     followers: dict[str, list[str]] = defaultdict(list)
     needs = {op.name: [*op.controls, *map(op_of, op.inputs)] for op in graph.ops}

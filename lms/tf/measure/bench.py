@@ -209,8 +209,7 @@ class Bench:
 
     def _keep_seconds(self, op: LoneOp, taken: Seconds) -> None:
         seconds = self.measured.seconds
-        if op.key not in seconds:
-            timed_once.add(op.key)
+        timed_once.update({op.key} - seconds.keys())
         seconds[op.key] = min(taken, seconds.get(op.key, taken))
 
     def idle_seconds(self, arguments: int) -> Seconds:

@@ -181,12 +181,6 @@ def new_value(op: Op) -> str | None:
     """Return the tensor that becomes a variable's value without a copy; else None.
 
     The variable's old buffer is free then.
-
-    Example:
-        >>> about = {"writes": ("weights:0",), "replaces_state": True}
-        >>> inputs = ("weights:0", "product:0")
-        >>> new_value(Op(name="a", type="Assign", inputs=inputs, **about))
-        'product:0'
     """
     return op.inputs[1] if op.replaces_state and op.writes else None
 
@@ -269,21 +263,27 @@ def with_late_writes(graph: GraphView) -> GraphView:
         for each in needed:
             followers[each].append(name)
     waits: dict[str, tuple[str, ...]] = {}
+    place, furthest = graph.position, 0  # no added edge comes from behind the latter
     for position, _, readers in old_readers(graph):
         writer = graph.ops[position]
+        held = [i for i in readers if i < len(graph.ops) and not graph.ops[i].fixed]
+        # Loops and calls that only have the variable count as writing it.
+        is_own = not (writer.fixed or sum(t.size for t in writer.outputs))
+        if writer.replaces_state or not (is_own and held):
+            continue
+        furthest = max(furthest, *held)
         behind, pending = {writer.name, *needs[writer.name]}, [writer.name]
         while pending:
-            new = {*followers[pending.pop()]} - behind
+            new = (n for n in followers[pending.pop()] if place[n] <= furthest)
+            new = {*new} - behind
             behind |= new
             pending += new
-        held = (graph.ops[i] for i in readers if i < len(graph.ops))
-        found = [op.name for op in held if not (op.fixed or op.name in behind)]
-        if found and not (writer.fixed or writer.replaces_state):
-            waits[writer.name] = (*waits.get(writer.name, ()), *found)
-            needs[writer.name] += found
-            for name in found:
-                followers[name].append(writer.name)
-    if not waits:
+        found = [name for i in held if (name := graph.ops[i].name) not in behind]
+        waits[writer.name] = (*waits.get(writer.name, ()), *found)
+        needs[writer.name] += found
+        for name in found:
+            followers[name].append(writer.name)
+    if not any(waits.values()):
         return graph
     ops = map(graph.by_name.__getitem__, TopologicalSorter(needs).static_order())
     late = [replace(o, controls=(*o.controls, *waits.get(o.name, ()))) for o in ops]

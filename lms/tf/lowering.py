@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
-from lms.ir.liveness import with_late_writes
 from lms.tf import compat
 from lms.tf.capture.bound_values import is_open, known_shape
 from lms.tf.capture.loops import control_flow, loop_ends
@@ -295,8 +294,7 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
         count = sum(name in own.graph.by_name for each in found for name in each.cuts)
         count += step.ops_cut
         step = replace(step_of(sliced, step.library, own), ops_cut=count)
-    late = with_late_writes(step.graph)
-    return step if late is step.graph else replace(step, graph=late, own=own)
+    return step
 
 
 def refuse_guesses(step: TracedStep) -> None:

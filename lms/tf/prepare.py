@@ -18,6 +18,7 @@ from typing import Any
 
 from lms.errors import BudgetError, LMSError, OutOfMemoryError
 from lms.ir.graph import op_of
+from lms.ir.liveness import with_late_writes
 from lms.machine.ranks import joined
 from lms.planning.addresses import Placed, place, why_variables_move
 from lms.planning.candidates import check_scopes
@@ -85,8 +86,7 @@ _LOG = logging.getLogger("lms")
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
 
-# Variables return to the device before planning if, beside them, 60 % of the step's
-# unplanned peak are free.
+# Variables return to the device if 60 % of the step's unplanned peak are free then.
 _AMPLE_PERCENT = 60
 
 # At most 4 packings of a step are tried until spacers make the allocator choose one.
@@ -281,8 +281,7 @@ def prepare(
         inputs: Its flat inputs, tensors or specs.
         settings: The user's knobs.
         kind: `train`, `test`, `predict` or `step`.
-        settle: Whether variables may be compacted: only before the first plan, since
-            plans rely on the addresses of variables.
+        settle: Whether variables may be compacted, as plans rely on their addresses.
         is_said: Whether the user was warned that another signature cannot be planned.
 
     Raises:
@@ -338,6 +337,8 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
         let_stay(variable)
     if on_host.handles or rewrites.lists:  # TensorFlow's own step has none on the host
         step = replace(step, own=None)
+    if settings.thresholds is None:  # IBM's rule orders no writes
+        step = replace(step, graph=with_late_writes(step.graph), own=step.own or step)
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device)

@@ -13,7 +13,7 @@ versions. If one of these differs, the device is measured again.
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -104,9 +104,10 @@ def measurements_of(device: Device) -> Measurements:
 def keep_measurements() -> None:
     """Store new measurements on disk."""
     for name, known in _known.items():
-        if digest(known) != _kept[name]:
-            write_entry(_KIND, name, known)
-            _kept[name] = digest(known)
+        sure = {k: s for k, s in known.seconds.items() if k not in timed_once}
+        if (new := digest(found := replace(known, seconds=sure))) != _kept[name]:
+            write_entry(_KIND, name, found)
+            _kept[name] = new
 
 
 def _name(device: Device) -> str:
@@ -239,7 +240,7 @@ class Bench:
             _chosen.add(op.key)
 
     def _scratch(self, op: LoneOp) -> Bytes:
-        """Scratch bytes of the second run, whose seconds are kept if none are known.
+        """Scratch bytes of the second run, whose seconds are kept if it is long.
 
         An op with more scratch than `moved` packs its inputs for each thread that
         happens to be free: the most of a few runs counts.
@@ -250,8 +251,9 @@ class Bench:
         begun = time.perf_counter()
         found = self._peak(call)
         sync_devices()
-        if op.key not in self.measured.seconds:
-            self._keep_seconds(op, time.perf_counter() - begun)
+        taken = time.perf_counter() - begun
+        if op.key not in self.measured.seconds and taken >= _SLOW:
+            self._keep_seconds(op, taken)
         if found > op.moved:
             found = max(found, *(self._peak(call) for _ in range(_AGAIN)))
         if op.op.type in RESERVES:

@@ -66,5 +66,5 @@ def __getattr__(name: str) -> Any:
 
 
 if "tensorflow" in sys.modules:
-    with suppress(ImportError, LMSError):
+    with suppress(Exception):  # its first use tells
         import_module("lms.fit.fitted")

@@ -251,9 +251,9 @@ class LMSCallback(keras.callbacks.Callback):
         ValueError, TypeError: If an argument breaks its rule.
         BudgetError: When the first batch comes, if no plan fits; names the op and the
             least budget.
-        UnsupportedError: At the begin hook, for a knob that only a plan can obey, where
+        UnsupportedError: At the begin hook, for a budget, thresholds or a plan where
             there is no GPU, with `run_eagerly` and with more than one replica. Without
-            such a knob Keras trains as ever there, and a line says so.
+            these Keras trains as ever there, and a line says so.
 
     Example:
         >>> import keras
@@ -323,9 +323,7 @@ class LMSCallback(keras.callbacks.Callback):
 
     def summary(self) -> str:
         """The reports as a readable table."""
-        if self._why_unplanned and not self.report:
-            return self._why_unplanned
-        return table(self.report)
+        return self._why_unplanned or table(self.report)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Replace the model's training function."""
@@ -375,6 +373,7 @@ class LMSCallback(keras.callbacks.Callback):
             self._print(f"LMS: {why}")
         self._why_unplanned = why
         if why:
+            self._hooks.pop(kind, None)
             return
         hook = self._hooks.get(kind)
         if hook is None or not hook.is_for(model):

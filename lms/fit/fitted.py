@@ -62,9 +62,9 @@ if not compat.devices_are_made():
     compat.set_gpu_options(internal_fragmentation_fraction=_SPLIT_FROM)
 elif find_device().is_gpu:
     _LOG.warning(
-        "lms was imported after TensorFlow took the GPU's memory, which then falls "
-        "into pieces: steps may run out of memory. Import lms before the first tensor "
-        "or model; in a notebook, restart the kernel first."
+        "TensorFlow took the GPU's memory before lms was loaded, and lets it fall into "
+        "pieces: steps may run out of memory. Write `from lms import LMSCallback` "
+        "above the first tensor or model; in a notebook, restart the kernel first."
     )
 
 

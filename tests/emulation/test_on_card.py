@@ -108,7 +108,7 @@ def test_importing_lms_before_the_first_tensor_sets_the_allocator_up() -> None:
     codes = [f"import tensorflow as tf; {o}; {settings}; {told}" for o in orders]
     ended = [python(*emulate, code) for code in codes]
     assert [one.stdout.splitlines()[-1] for one in ended] == ["True", "False"]
-    warned = ["Import lms before the first tensor" in one.stderr for one in ended]
+    warned = ["above the first tensor or model" in one.stderr for one in ended]
     assert warned == [False, True]
 
 

@@ -66,5 +66,5 @@ def __getattr__(name: str) -> Any:
 
 
 if "tensorflow" in sys.modules:
-    with suppress(Exception):  # its first use tells
+    with suppress(Exception):  # the first use of a name raises it
         import_module("lms.fit.fitted")

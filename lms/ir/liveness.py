@@ -255,7 +255,7 @@ def old_values(graph: GraphView) -> list[int]:
 def with_late_writes(graph: GraphView) -> GraphView:
     """Let writes in place wait for readers of old values, unless these need a write.
 
-    Else the variable gets new memory.
+    Else TensorFlow gives the variable new memory, as `old_readers` says.
     """
     followers: dict[str, list[str]] = defaultdict(list)
     needs = {op.name: [*op.controls, *map(op_of, op.inputs)] for op in graph.ops}
@@ -263,7 +263,7 @@ def with_late_writes(graph: GraphView) -> GraphView:
         for each in needed:
             followers[each].append(name)
     waits: dict[str, tuple[str, ...]] = {}
-    place, furthest = graph.position, 0  # no added edge comes from behind the latter
+    place, furthest = graph.position, 0  # all added edges start at most at `furthest`
     for position, _, readers in old_readers(graph):
         writer = graph.ops[position]
         held = [i for i in readers if i < len(graph.ops) and not graph.ops[i].fixed]

@@ -86,7 +86,7 @@ _LOG = logging.getLogger("lms")
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
 
-# Variables return to the device if 60 % of the step's unplanned peak are free then.
+# Variables return to the device if, beside them, 60 % of the unplanned peak are free.
 _AMPLE_PERCENT = 60
 
 # At most 4 packings of a step are tried until spacers make the allocator choose one.
@@ -281,7 +281,7 @@ def prepare(
         inputs: Its flat inputs, tensors or specs.
         settings: The user's knobs.
         kind: `train`, `test`, `predict` or `step`.
-        settle: Whether variables may be compacted, as plans rely on their addresses.
+        settle: Whether variables may move: not once a plan relies on their addresses.
         is_said: Whether the user was warned that another signature cannot be planned.
 
     Raises:

@@ -413,36 +413,6 @@ def test_a_model_that_is_not_compiled_is_refused(data: dict[str, Any]) -> None:
     assert not is_replaced(model)
 
 
-def test_a_model_that_runs_eagerly_is_trained_as_without_lms(
-    data: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    ours, losses = LMSCallback(), list[Any]()
-    for callbacks in ([], [ours]):
-        keras.utils.set_random_seed(7)
-        model = conv_net(run_eagerly=True)
-        losses.append(model.fit(**data, callbacks=callbacks).history["loss"])
-        assert not is_replaced(model)
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    said = "Nothing is planned, Keras trains as ever: `run_eagerly` must be False"
-    assert capsys.readouterr().out.count(f"LMS: {said}") == 1
-    assert ours.summary().startswith(said)
-    with pytest.raises(UnsupportedError, match="`run_eagerly` must be False"):
-        model.fit(**data, callbacks=[lms_callback()])
-
-
-@pytest.mark.slow
-def test_two_replicas_are_trained_as_without_lms_and_a_budget_is_refused(
-    worker: Worker,
-) -> None:
-    trial = "tests.tf.trials:fit_on_two_replicas"
-    found = worker.ask(trial, memory="64MiB", card={"cards": 2})
-    assert len(found["plain"]) == 2
-    assert found["ours"] == found["plain"]
-    said = "a distribution strategy must have one replica, got 2"
-    assert found["asked"].startswith(said)
-    assert said in found["summary"]
-
-
 def test_xla_is_turned_off_aloud(
     data: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

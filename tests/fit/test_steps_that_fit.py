@@ -1,4 +1,4 @@
-"""Steps that fit run in Keras's own function, from the first one on."""
+"""Steps that fit, or cannot be planned, run in Keras's own function from the start."""
 
 from typing import Any
 
@@ -8,7 +8,9 @@ import pytest
 import tensorflow as tf
 
 from lms import LMSCallback
-from tests.models import SILENT
+from lms.errors import UnsupportedError
+from tests.models import SILENT, conv_net
+from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
 
@@ -31,3 +33,38 @@ def test_a_step_that_fits_draws_the_noise_that_keras_s_own_step_draws() -> None:
         drawn.append(history.history["noise"])
     assert drawn[0] == drawn[1]
     assert len({*drawn[0]}) == len(drawn[0])
+
+
+def test_a_model_that_runs_eagerly_is_trained_as_without_lms(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    x, y = np.ones((8, 32, 32, 3), "float32"), np.arange(8) % 5
+    data: Any = {"x": x, "y": y, "batch_size": 4, "verbose": SILENT}
+    ours, losses = LMSCallback(), list[Any]()
+    for callbacks in ([], [ours]):
+        keras.utils.set_random_seed(7)
+        model = conv_net(run_eagerly=True)
+        losses.append(model.fit(**data, callbacks=callbacks).history["loss"])
+        assert not any(name.startswith("make_") for name in vars(model))
+        for function in (model.train_function, model.test_function):
+            owner = type(getattr(function, "__self__", None))
+            assert not owner.__module__.startswith("lms")
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    said = "Nothing is planned, Keras trains as ever: `run_eagerly` must be False"
+    assert capsys.readouterr().out.count(f"LMS: {said}") == 1
+    assert ours.summary().startswith(said)
+    with pytest.raises(UnsupportedError, match="`run_eagerly` must be False"):
+        model.fit(**data, callbacks=[LMSCallback("1GiB")])
+
+
+@pytest.mark.slow
+def test_two_replicas_are_trained_as_without_lms_and_a_budget_is_refused(
+    worker: Worker,
+) -> None:
+    trial = "tests.tf.trials:fit_on_two_replicas"
+    found = worker.ask(trial, memory="64MiB", card={"cards": 2})
+    assert len(found["plain"]) == 2
+    assert found["ours"] == found["plain"]
+    said = "a distribution strategy must have one replica, got 2"
+    assert found["asked"].startswith(said)
+    assert said in found["summary"]

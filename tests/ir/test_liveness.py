@@ -148,19 +148,23 @@ def test_a_variable_that_is_written_while_it_is_read_is_there_twice() -> None:
     assert old_values(graph) == [0, 0, 0, 0, 8, 8, 0, 0, 0, 0, 8]
 
 
+READS = (
+    make_op("v", 8, persistent=True),
+    make_op("w", 8, persistent=True),
+    make_op("old_v", 8, "v", persistent=True, reads_state=True),
+    make_op("old_w", 8, "w", persistent=True, reads_state=True),
+)
+
+
 def test_writes_in_place_wait_for_readers_of_the_old_value_that_need_no_write() -> None:
-    reads = {"persistent": True, "reads_state": True}
     graph = graph_of(
-        make_op("v", 8, persistent=True),
-        make_op("w", 8, persistent=True),
-        make_op("first", 8, "v", **reads),
-        make_op("second", 8, "w", **reads),
+        *READS,
         make_op("add", 0, "v", writes=("v:0",)),
         make_op("set", 0, "w", "v", writes=("w:0",), replaces_state=True),
-        make_op("changed", 1, "first", controls=("add",)),
-        make_op("late", 1, "first"),
-        make_op("end", 1, "second", "late"),
-        results=("first:0", "end:0"),
+        make_op("changed", 1, "old_v", controls=("add",)),
+        make_op("late", 1, "old_v"),
+        make_op("end", 1, "old_w", "late"),
+        results=("old_v:0", "end:0"),
     )
     later = with_late_writes(graph)
     assert sorted(later.order) == sorted(graph.order)
@@ -172,12 +176,8 @@ def test_writes_in_place_wait_for_readers_of_the_old_value_that_need_no_write() 
 
 
 def test_two_writes_that_wait_for_the_reader_of_the_other_are_no_cycle() -> None:
-    reads = {"persistent": True, "reads_state": True}
     graph = graph_of(
-        make_op("v", 8, persistent=True),
-        make_op("w", 8, persistent=True),
-        make_op("old_v", 8, "v", **reads),
-        make_op("old_w", 8, "w", **reads),
+        *READS,
         make_op("add_v", 0, "v", writes=("v:0",)),
         make_op("add_w", 0, "w", writes=("w:0",)),
         make_op("use_v", 1, "old_v", controls=("add_w",)),

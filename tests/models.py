@@ -111,6 +111,12 @@ class _Half(layers.Layer):
         return (*shape[:-1], 16)
 
 
+def replicated() -> keras.Model:
+    """A residual network with a replica on each of two cards."""
+    with tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).scope():
+        return resnet()
+
+
 def on_two_cards() -> keras.Model:
     """A network whose halves lie on two cards, each with an optimizer of its own."""
     inputs = keras.Input((32, 32, 3))
@@ -147,6 +153,10 @@ def resnet() -> keras.Model:
 def _resnet_data(count: int = 24, batch_size: int = 8, **more: Any) -> dict[str, Any]:
     known = {"x": _noise(count, 32, 32, 3), "y": _classes(count, 5)}
     return {**known, "batch_size": batch_size, **more}
+
+
+def _resnet_pair(count: int) -> tuple[np.ndarray, np.ndarray]:
+    return _noise(count, 32, 32, 3), _classes(count, 5)
 
 
 def _without_length(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -409,6 +419,12 @@ CASES: dict[str, Case] = {
     ),
     "mixed_bfloat16": Case(build=resnet, fit=_resnet_data(), policy="mixed_bfloat16"),
     "a mirrored strategy of one replica": Case(build=mirrored, fit=_resnet_data()),
+    "two replicas, validation, a smaller last batch": Case(
+        build=replicated,
+        fit=lambda: _resnet_data(20) | {"validation_data": _resnet_pair(12)},
+        kinds=("train", "test"),
+        cards=2,
+    ),
     "two steps per execution, averaged weights": Case(
         build=lambda: conv_net(
             steps_per_execution=2,

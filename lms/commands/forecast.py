@@ -138,7 +138,8 @@ def _elsewhere(
     traced: TracedFunction, settings: Settings, rewrites: Rewrites, hardware: Hardware
 ) -> Captured:
     device = find_device()
-    step = specialised(traced, input_specs(traced), device, rewrites)
+    of_device = {device.full_name: rewrites}
+    step = specialised(traced, input_specs(traced), device, of_device)
     refuse_guesses(step)
     speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
     own = (step.own or step).graph

@@ -22,6 +22,7 @@ from lms.tf.capture.tracing import (
     TracedFunction,
     as_function,
     called_signature,
+    draws_for_several,
     flat_specs,
     read_signature,
     signature_key,
@@ -213,12 +214,12 @@ class FittedFunction:
     @property
     def report(self) -> tuple[StepReport, ...]:
         """Reports, one for each signature, in order of first use."""
-        return tuple(step.report() for step in self._known())
+        return tuple(each for step in self._known() for each in step.reports())
 
     @property
     def timelines(self) -> tuple[StepTimeline, ...]:
         """Predicted memory over a step for each signature."""
-        return tuple(step.timeline for step in self._known())
+        return tuple(part.timeline for s in self._known() for part in s.parts)
 
     @property
     def budget(self) -> Bytes | None:
@@ -312,7 +313,7 @@ class FittedFunction:
             return False
         key = self._key(traced, traced.flat_inputs(args))
         step = self._steps.get(key)
-        return step is not None and step.is_sure and not step.on_host.handles
+        return step is not None and step.is_sure and not step.is_on_host
 
     def prepare(self, iterator: Any = None) -> None:
         """Plan now if all shapes are known: the signature's, or of a data iterator."""
@@ -323,12 +324,16 @@ class FittedFunction:
         is_known = all(spec.shape.is_fully_defined() for spec in specs)
         if is_known and self._unplanned is None and key not in self._given_up:
             with self._giving_up(key):
-                self._prepared(self._trace(signature, iterator), specs)
+                before_batch = draws_for_several(iterator)
+                traced = self._trace(signature, iterator)
+                self._prepared(traced, specs, before_batch=before_batch)
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far fit easily without a plan."""
-        return not self._given_up and all(
-            step.is_sure and not step.on_host.handles for step in self._known()
+        return (
+            not self._given_up
+            and bool(self._steps)
+            and all(step.is_sure and not step.is_on_host for step in self._known())
         )
 
     def give_back(self) -> None:
@@ -341,7 +346,8 @@ class FittedFunction:
     def watch_peak(self) -> None:
         """Measure the peak of steps that Keras's own function is about to run."""
         for step in self._known():
-            step.device.watch(step)
+            for part in step.parts:
+                part.device.watch(step)
 
     def note_peak(self) -> None:
         """Record the memory peak of steps that Keras's own function ran."""
@@ -376,6 +382,7 @@ class FittedFunction:
         with self._lock:  # no other thread may see a step that is being replanned
             key = self._key(traced, inputs)
             step = self._prepared(traced, inputs)
+            assert step is not None
             try:
                 with lost_in_words():
                     return run_recovering(step, inputs, take_place)
@@ -383,7 +390,9 @@ class FittedFunction:
                 if self._steps[key].rebuilt is None:  # could not be replanned
                     del self._steps[key]
 
-    def _prepared(self, traced: TracedFunction, inputs: Sequence[Any]) -> PreparedStep:
+    def _prepared(
+        self, traced: TracedFunction, inputs: Sequence[Any], **how: Any
+    ) -> PreparedStep | None:
         """The step of these inputs, prepared at its first call."""
         key = self._key(traced, inputs)
         step = self._steps.get(key)
@@ -394,16 +403,19 @@ class FittedFunction:
                     if self._steps or self._kind not in ("train", "step"):
                         # A stored plan is for the first training step.
                         settings = replace(settings, plan=None)
-                    self._steps[key] = prepare(
+                    step = prepare(
                         traced,
                         inputs,
                         settings,
                         kind=self._kind,
                         settle=not self._is_settled,
                         is_said=any(s.held_back for s in self._steps.values()),
+                        **how,
                     )
-                    self._is_settled = True
-                    if self._steps[key].is_sure:
+                    if step is None:
+                        return None
+                    self._steps[key], self._is_settled = step, True
+                    if step.is_sure:
                         self._sure[key] = [tensor.shape for tensor in inputs]
                 step = self._steps[key]  # another budget clears them
         return step

@@ -11,13 +11,13 @@ Known weaknesses: an op is taken not to fail while at most half of the budget is
 use. Ops in loops and branches are waited for only where an op outside reads a result.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from lms.ir.graph import GraphView, op_of
 from lms.ir.liveness import lower_bound, working_sets
 
-__all__ = ["WriteGuard", "can_come_last", "guard_writes"]
+__all__ = ["WriteGuard", "can_come_last", "ends_among", "guard_writes", "may_fail"]
 
 # Heavy ops, which may fail, run while more than 1/2 of the budget is in use.
 _HEAVY = 2
@@ -65,24 +65,30 @@ def guard_writes(graph: GraphView, curve: Sequence[int], budget: int) -> WriteGu
         curve: Bytes of the step in use at each op.
         budget: Bytes that the step may use.
     """
-    heavy = [i for i, used in enumerate(curve) if used * _HEAVY > budget]
+    heavy = [i for i, used in enumerate(curve) if may_fail(used, budget)]
     last = max(heavy, default=-1)
     writing = [i for i, op in enumerate(graph.ops) if op.writes]
     late = [i for i in writing if i > last and not graph.ops[i].fixed]
     early = sorted({*writing} - {*late})
     kept = (handle for i in early for handle in graph.ops[i].writes)
     return WriteGuard(
-        barrier=_ends(graph, late[0]) if late else (),
+        barrier=ends_among(graph, {*graph.order[: late[0]]}) if late else (),
         late=tuple(graph.ops[i].name for i in late),
         kept=tuple(dict.fromkeys(kept)),
     )
 
 
-def _ends(graph: GraphView, stop: int) -> tuple[str, ...]:
-    """Return the ops before a position on which no other op before it depends.
+def may_fail(used: int, budget: int) -> bool:
+    """Tell whether an op may run out of memory that begins with bytes in use."""
+    return used * _HEAVY > budget
+
+
+def ends_among(graph: GraphView, names: Collection[str]) -> tuple[str, ...]:
+    """Return the device's ops of `names` on which no other op of `names` depends.
 
     Ops of loops and branches are left out: an edge would carry a branch's deadness.
     """
-    before = [op for op in graph.ops[:stop] if not op.fixed and not op.persistent]
+    named = (op for op in graph.ops if op.name in names)
+    before = [op for op in named if not op.fixed and not op.persistent]
     followed = {n for op in before for n in (*op.controls, *map(op_of, op.inputs))}
     return tuple(op.name for op in before if op.name not in followed)

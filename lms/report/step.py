@@ -66,6 +66,7 @@ class StepReport:
         ops_cut: Ops that are split into chunks, as no plan fits with whole ones.
         not_planned: Why the step runs without a plan; else None.
         addresses: `planned`, or why a plan has no addresses; empty without a plan.
+        device: The device, such as `GPU:1`, of a step of several; else empty.
     """
 
     kind: str
@@ -96,6 +97,7 @@ class StepReport:
     ops_cut: int = 0
     not_planned: str | None = None
     addresses: str = ""
+    device: str = ""
 
     @property
     def fits_unplanned(self) -> bool:

@@ -184,16 +184,15 @@ def operations(graph: Any) -> Iterator[tf.Operation]:
 
 
 def one_replica_s(iterator: Any) -> Any:
-    """The iterator of a strategy's only device; any other iterator as it is.
+    """Return the iterator of a strategy's only device; any other one as it is.
 
     A draw from either iterator is a draw from both. A distributed iterator asks in a
     branch for a next element, and the branch's result would have no shape.
     """
     if not isinstance(iterator, _input_lib.DistributedIteratorBase):
         return iterator
-    (worker,) = iterator._iterators
-    (own,) = worker._iterator._device_iterators
-    return own
+    own = [o for each in iterator._iterators for o in each._iterator._device_iterators]
+    return own[0] if len(own) == 1 else iterator
 
 
 def flat_element(iterator_spec: Any, element: Any) -> list[tf.Tensor]:
@@ -513,7 +512,7 @@ class _StepGraph(_FuncGraph):
         return []
 
 
-END = "lms/end"  # an op that runs although no other op waits for it
+END = "lms/end"  # prefix of ops that run although no other op waits for them
 
 
 def build_function(
@@ -533,7 +532,7 @@ def build_function(
     graph.control_outputs = [
         op
         for op in graph.get_operations()
-        if (op.op_def and op.op_def.is_stateful) or op.name == END
+        if (op.op_def and op.op_def.is_stateful) or op.name.startswith(END)
     ]
     return _atomic.from_func_graph(f"__lms_step_{_ops.uid()}", graph, {})
 

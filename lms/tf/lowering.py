@@ -12,6 +12,7 @@ Assumptions
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
@@ -24,6 +25,7 @@ from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.tf import compat
 from lms.tf.capture.bound_values import is_open, known_shape
+from lms.tf.capture.device_orders import devices_of, edges_between, numbers_in
 from lms.tf.capture.loops import control_flow, loop_ends
 from lms.tf.capture.ops import (
     ALIAS,
@@ -70,6 +72,7 @@ from lms.units import Bytes
 
 __all__ = ["Argument", "TracedStep", "specialise"]
 
+_NO_EDGES: Mapping[str, Sequence[str]] = {}
 _AXES = 3  # axes along which an op may be split, one after the other
 _PAIR = 2  # inputs of a sum that has equal bits in both orders
 
@@ -84,6 +87,7 @@ class Argument:
         variable: For a variable's handle: the variable's type and shape.
         captured: The captured tensor that is always passed; None for an input.
         lies_on_host: Whether it is a variable of the device that lies on the host.
+        readers: Full names of the devices of the ops that read it.
     """
 
     name: str
@@ -91,6 +95,14 @@ class Argument:
     variable: tf.TensorSpec | None = None
     captured: tf.Tensor | None = None
     lies_on_host: bool = False
+    readers: frozenset[str] = frozenset()
+
+    def is_of_another(self, device: str) -> bool:
+        """Tell whether it takes memory of other GPUs alone."""
+        places = self.readers
+        if self.captured is not None and self.captured.device:
+            places = {self.captured.device}
+        return bool(places) and all("GPU" in p and p != device for p in places)
 
     @property
     def size(self) -> Bytes:
@@ -115,6 +127,7 @@ class TracedStep:
         guessed: Names of the ops whose outputs may have any size; the graph guesses it.
         lists: Lists of loops that may move to the host.
         ops_cut: Number of ops that were split into parts.
+        here: Positions of the inputs that lie on the device before the step is called.
     """
 
     graph: GraphView
@@ -128,6 +141,7 @@ class TracedStep:
     guessed: tuple[str, ...] = ()
     lists: tuple[HostLists, ...] = ()
     ops_cut: int = 0
+    here: frozenset[int] = frozenset()
 
     @property
     def unknown_memory(self) -> tuple[str, ...]:
@@ -154,8 +168,10 @@ class TracedStep:
 
     @property
     def inputs_of_types(self) -> list[tuple[int, str]]:
-        """Bytes and type of each input."""
-        tensors = (self.graph.tensors[f"{a.name}:0"] for a in self._inputs)
+        """Bytes and type of each input that the device receives."""
+        inputs = self._inputs
+        names = (f"{inputs[i].name}:0" for i in self.received)
+        tensors = map(self.graph.tensors.__getitem__, names)
         return [(tensor.size, tensor.dtype) for tensor in tensors]
 
     @property
@@ -190,6 +206,12 @@ class TracedStep:
         }
 
     @property
+    def received(self) -> list[int]:
+        """Positions of the inputs that the device receives."""
+        own = (not a.is_of_another(self.device) for a in self._inputs)
+        return [i for i, is_own in enumerate(own) if is_own and i not in self.here]
+
+    @property
     def _inputs(self) -> list[Argument]:
         return [a for a in self.arguments if a.captured is None]
 
@@ -213,8 +235,9 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
     device: str,
     lists: Sequence[HostLists] = (),
     on_host: Sequence[Any] = (),
-    size: OpSize | None = None,
+    sizes: Sequence[tuple[str, OpSize]] = (),
     guesses: bool = False,
+    behind: Sequence[Sequence[str]] = (),
 ) -> TracedStep:
     """Give a traced function the shapes of one call.
 
@@ -224,8 +247,10 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
         device: Full name of the device that memory is planned for.
         lists: Lists of loops to move to the host.
         on_host: Handles of variables that count as lying on the host.
-        size: Limit of an op's bytes; larger ops are split, as far as they can be.
+        sizes: By full name of a device the limit of an op's bytes there; larger ops are
+            split, as far as they can be.
         guesses: Whether sizes that depend on values are guessed, not bounded.
+        behind: Names of ops that run in this order, for each device planned before.
 
     Returns:
         The step as plain data beside its nodes.
@@ -235,9 +260,14 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
     """
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
     cut, arguments, outputs = _cut(traced, specs, {id(handle) for handle in on_host})
+    numbers = numbers_in({a.name: a.captured for a in arguments})
 
     def step_of(
-        nodes: Sequence[compat.NodeDef], library: Any, own: TracedStep | None
+        nodes: Sequence[compat.NodeDef],
+        library: Any,
+        own: TracedStep | None,
+        device: str = device,
+        edges: Mapping[str, Sequence[str]] = _NO_EDGES,
     ) -> TracedStep:
         inputs = [(a.name, a.spec, a.variable) for a in arguments]
         shapes = inferred_shapes(nodes, library, inputs, stacked=guesses)
@@ -247,7 +277,13 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
             if name.endswith(NOTHING)  # the value that empties a variable
         }
         graph, ordered, found, guessed = _seen(
-            nodes, arguments, outputs, shapes, device, guesses=guesses
+            nodes,
+            arguments,
+            outputs,
+            shapes,
+            device,
+            edges,
+            guesses=guesses,
         )
         return TracedStep(
             graph=graph,
@@ -286,14 +322,25 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
     step = rewritten(PASSES)
     if set(step.guessed) - set(own.guessed):  # an assigned value's shape is open
         step = rewritten([one for one in PASSES if one is not ASSIGN_IN_PLACE])
-    for number, most in enumerate([size] * _AXES if size else ()):
-        found = regions(step.graph, step.nodes, most)
-        if not found:
-            break
-        sliced = with_slices(step.nodes, step.graph, found, number)
-        count = sum(name in own.graph.by_name for each in found for name in each.cuts)
-        count += step.ops_cut
-        step = replace(step_of(sliced, step.library, own), ops_cut=count)
+    number = 0
+    for place, size in sizes:
+        there = step
+        if place != device:
+            there = step_of(step.nodes, step.library, own, place)
+        for _ in range(_AXES):
+            found = regions(there.graph, there.nodes, size)
+            if not found:
+                break
+            cut = with_slices(there.nodes, there.graph, found, number)
+            names = (name for each in found for name in each.cuts)
+            count = there.ops_cut + sum(name in own.graph.by_name for name in names)
+            there = replace(step_of(cut, step.library, own, place), ops_cut=count)
+            number += 1
+        step = there if place == device else step_of(there.nodes, step.library, own)
+    if len(devices_of(step.nodes)) > 1:
+        edges = edges_between(step.nodes, numbers, behind)
+        count, step = step.ops_cut, step_of(step.nodes, step.library, own, edges=edges)
+        step = replace(step, ops_cut=count)
     return step
 
 
@@ -314,25 +361,32 @@ def refuse_guesses(step: TracedStep) -> None:
         )
 
 
-def _seen(
+def _seen(  # noqa: PLR0913 - the facts of a step, not yet a value
     nodes: Sequence[compat.NodeDef],
     arguments: Sequence[Argument],
     outputs: Sequence[str],
     shapes: Mapping[str, list[tf.TensorSpec]],
     device: str,
+    edges: Mapping[str, Sequence[str]],
     *,
     guesses: bool,
 ) -> tuple[GraphView, list[compat.NodeDef], Lists, tuple[str, ...]]:
     """Return (graph, nodes in order, lists of loops, ops of guessed shapes)."""
     ordered = _sorted(nodes, arguments, {})
-    if ends := loop_ends(ordered):
+    ends = {**loop_ends(ordered)}
+    for name, before in edges.items():
+        ends[name] = (*ends.get(name, ()), *before)
+    if ends:
         ordered = _sorted(nodes, arguments, ends)
     fixed = control_flow(ordered)
     shapes, varying, guessed = filled_shapes(ordered, shapes, fixed, guesses=guesses)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
     lists = ListFinder(ordered, shapes, guesses=guesses).found()
     fixed |= lists.sizes.keys() | lists.shared
-    given = ((a.name, _described(f"{a.name}:0", a.spec)) for a in arguments)
+    given = (
+        (a.name, _described(f"{a.name}:0", a.spec, counted=not a.is_of_another(device)))
+        for a in arguments
+    )
     ops = [
         Op(name=name, type="Placeholder", outputs=(tensor,), persistent=True)
         for name, tensor in given
@@ -356,7 +410,8 @@ def _seen(
         for op in ops
     ]
     ops = with_folded(ops, ordered, outputs)
-    if not any(argument.lies_on_host for argument in arguments):  # else never sealed
+    is_alone = len(devices_of(ordered)) <= 1
+    if not (is_alone and any(a.lies_on_host for a in arguments)):  # else never sealed
         ops = with_sent(ops, ordered, device)
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [f"{a.name}:0" for a in arguments if a.variable is not None]
@@ -381,8 +436,12 @@ def _cut(
         renamed = {f"{draw.name}:{i}": names[i] for i in range(len(inputs))}
         renamed[f"^{draw.name}"] = ""
     renamed |= {f"^{name}": "" for name in names}
+    nodes, readers = [_renamed(node, renamed) for node in inner], defaultdict(set)
+    for node in nodes:
+        for name in node.input:
+            readers[source_of(name)].add(node.device)
     arguments = [
-        Argument(name=name, spec=spec)
+        Argument(name=name, spec=spec, readers=frozenset(readers[name]))
         for name, spec in zip(names[: len(inputs)], inputs, strict=True)
     ]
     arguments += [
@@ -396,11 +455,8 @@ def _cut(
         for name, capture in zip(names[len(inputs) :], traced.captures, strict=True)
     ]
     outputs = [full_name(results[i].input[0]) for i in range(len(results))]
-    return (
-        [_renamed(node, renamed) for node in inner],
-        tuple(arguments),
-        [full_name(renamed.get(name, name)) for name in outputs],
-    )
+    whole = [full_name(renamed.get(name, name)) for name in outputs]
+    return nodes, tuple(arguments), whole
 
 
 def _numbered(traced: TracedFunction, kind: str) -> dict[int, compat.NodeDef]:

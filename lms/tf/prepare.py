@@ -10,27 +10,23 @@ other stages are repeated with a smaller budget.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import tensorflow as tf
+
 from lms.errors import BudgetError, LMSError, OutOfMemoryError
-from lms.ir.graph import op_of
 from lms.ir.liveness import with_late_writes
 from lms.machine.ranks import joined
-from lms.planning.addresses import Placed, place, why_variables_move
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import plan_step, without_plan
-from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
+from lms.planning.problem import MemoryBudget, PlannedStep, Workload
 from lms.planning.select import fits, plain_plan
 from lms.planning.settings import Settings
-from lms.planning.spacers import Spaced, place_spacers
-from lms.planning.tuning import THOROUGH
 from lms.report.progress import tell
-from lms.simulation.allocator import SmallPool
-from lms.simulation.turns import Turn, comes_first, find_turns
 from lms.tf.attempts import (
     NOTHING,
     Attempt,
@@ -42,22 +38,18 @@ from lms.tf.attempts import (
     last_failure,
     refusal,
 )
-from lms.tf.capture.loops import one_round_at_a_time
-from lms.tf.capture.ops import CONSTANT
+from lms.tf.building import UnsealedError, build
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.failures import given_up, refused_in_words
 from lms.tf.lowering import TracedStep, refuse_guesses, specialise
-from lms.tf.measure.arena import Arena, seal
 from lms.tf.measure.bench import keep_measurements
 from lms.tf.measure.compact_variables import settle_variables
-from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
-from lms.tf.measure.free_memory import host_budget, measure_budget
+from lms.tf.measure.devices import Device, find_device, find_devices
+from lms.tf.measure.free_memory import measure_budget
 from lms.tf.measure.lone_op import forget_functions
 from lms.tf.measure.scratch import limit_workspace
 from lms.tf.measure.workload import (
     plan_here,
-    report_of,
-    timeline_of,
     with_measured_scratch,
     workload_here,
 )
@@ -69,15 +61,9 @@ from lms.tf.passes.host_variables import (
     move_to_host,
 )
 from lms.tf.recovery import PreparedStep
-from lms.tf.rewrite.rebuilding import (
-    planned_step,
-    rebuild,
-    with_constants,
-)
-from lms.tf.rewrite.rewriting import Seal, rewrite
-from lms.tf.undo import CommitFlag, CopiesInStep, KeptVariables, can_repeat, guard_of
+from lms.tf.several import StepOfDevices
 from lms.tf.uninterrupted import uninterrupted
-from lms.units import Bytes, Seconds, format_bytes
+from lms.units import Seconds, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
 
@@ -88,9 +74,6 @@ _TRAINING = ("train", "step")
 
 # Variables return to the device if, beside them, 60 % of the unplanned peak are free.
 _AMPLE_PERCENT = 60
-
-# At most 4 packings of a step are tried until spacers make the allocator choose one.
-_PACKINGS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +94,7 @@ class Captured:
         is_said: Whether the user was warned that another signature cannot be planned.
         on_host: The step's variables on the host.
         rewrites: The rewrites that were applied.
+        is_one_of_several: Whether the step runs on other devices, too.
     """
 
     kind: str
@@ -126,6 +110,7 @@ class Captured:
     is_said: bool = False
     on_host: HostVariables
     rewrites: Rewrites = NOTHING
+    is_one_of_several: bool = False
 
     def prepare(self, tried: list[Outcome]) -> PreparedStep:
         """Prepare the step again after an out of memory.
@@ -159,8 +144,8 @@ class Captured:
                 if found.planned.sealed and found.attempt.unsealed:
                     planned, seconds = found.step.plan(found.attempt)
                     now = replace(found, planned=planned, seconds=seconds)
-                prepared = _built(now)
-            except _UnsealedError as error:
+                prepared = build([now], now.step)
+            except UnsealedError as error:
                 found = replace(now, attempt=replace(now.attempt, unsealed=str(error)))
             except LMSError as error:  # another plan, or none, may do
                 error = error.with_traceback(None)
@@ -169,11 +154,12 @@ class Captured:
         if prepared is None:
             handles = self.on_host.handles
             HostVariables.of(self.step.variables, handles).come_back()
-            error = self._refusal(tried)
+            error = self.refusal(tried)
             if found is None:
                 raise error
             prepared = self._without_plan(error, found.attempt)
-        prepared.tried = [Outcome(attempt=e.attempt, failure=e.failure) for e in tried]
+        before = [Outcome(attempt=e.attempt, failure=e.failure) for e in tried]
+        prepared.parts[0].tried = before
         return prepared
 
     def sealed_again(self, found: Outcome) -> PreparedStep:
@@ -195,9 +181,10 @@ class Captured:
 
     def built_as(self, found: Outcome) -> PreparedStep | None:
         """Build the step by a plan; None if it does not fit what is free now."""
-        with PREPARING, suppress(LMSError, _UnsealedError):
+        with PREPARING, suppress(LMSError, UnsealedError):
             try:
-                return _built(replace(found, step=found.step.measured_now()))
+                step = found.step.measured_now()
+                return build([replace(found, step=step)], step)
             finally:
                 forget_functions()
         return None
@@ -241,7 +228,8 @@ class Captured:
             planned = plan_here(self.workload, settings, self.device, budget)
         return planned, time.perf_counter() - started
 
-    def _refusal(self, tried: list[Outcome]) -> LMSError:
+    def refusal(self, tried: list[Outcome]) -> LMSError:
+        """Return why the device has no plan, for the user."""
         failed, error = last_failure(tried), refusal(tried)
         is_refusal = isinstance(error, BudgetError)
         if error is None or (failed and failed.attempt.planned and is_refusal):
@@ -262,10 +250,10 @@ class Captured:
         held_back.__cause__ = held_back.__context__ = held_back.__traceback__ = None
         planned = without_plan(self.workload, self.budget)
         held = replace(self, held_back=held_back)
-        return _built(Outcome(attempt=attempt, step=held, planned=planned))
+        return build([Outcome(attempt=attempt, step=held, planned=planned)], held)
 
 
-def prepare(
+def prepare(  # noqa: PLR0913 - what the caller knows of the step
     traced: TracedFunction,
     inputs: Sequence[Any],
     settings: Settings,
@@ -273,7 +261,8 @@ def prepare(
     kind: str,
     settle: bool,
     is_said: bool = False,
-) -> PreparedStep:
+    before_batch: bool = False,
+) -> PreparedStep | None:
     """Prepare a step for one signature; a step that cannot be planned runs unplanned.
 
     Args:
@@ -283,26 +272,41 @@ def prepare(
         kind: `train`, `test`, `predict` or `step`.
         settle: Whether variables may move: not once a plan relies on their addresses.
         is_said: Whether the user was warned that another signature cannot be planned.
+        before_batch: Whether no batch of several devices was drawn: batches that lie on
+            the devices would make a plan void.
+
+    Returns:
+        The step; None if it is to be planned once a batch is drawn.
 
     Raises:
         LMSError: If the step cannot be planned, and the user asked for a plan.
     """
     started, tried = time.perf_counter(), list[Outcome]()
     try:
+        specs = [tf.TensorSpec(each.shape, each.dtype) for each in inputs]
         first = partial(
-            capture, traced, inputs, settings, kind=kind, settle=settle, is_said=is_said
+            capture, traced, specs, kind=kind, settle=settle, is_said=is_said
         )
-        captured = first()
-        if _can_come_back(captured):
-            captured.on_host.come_back()
-            captured = first()
+        devices = find_devices(node.device for node in traced.graph_def.node)
         try:
-            prepared = captured.built(first_plan(captured, tried, settings), tried)
+            if len(devices) > 1:
+                places = [getattr(each, "backing_device", "") for each in inputs]
+                several = partial(first, places=places)
+                step = StepOfDevices.of(several, devices, settings)
+                if before_batch and not step.fits():
+                    return None
+                prepared = step.built({})
+            else:
+                captured = first(settings)
+                if _can_come_back(captured):
+                    captured.on_host.come_back()
+                    captured = first(settings)
+                prepared = captured.built(first_plan(captured, tried, settings), tried)
         except LMSError as error:
             if kind == "test":
                 whose = (
                     "This is the step of evaluation or validation, with a batch "
-                    f"{captured.step.signature}: give a smaller "
+                    f"{_signature(inputs)}: give a smaller "
                     "`validation_batch_size`, or `batch_size` of `evaluate`."
                 )
                 error.args = (f"{error} {whose}",)
@@ -311,7 +315,7 @@ def prepare(
         forget_functions()
         keep_measurements()
     seconds = traced.seconds + time.perf_counter() - started
-    prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
+    prepared.set_reports(preparation_seconds=seconds)
     return prepared
 
 
@@ -324,18 +328,29 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
     settle: bool = False,
     is_said: bool = False,
     rewrites: Rewrites = NOTHING,
+    device: Device | None = None,
+    others: Mapping[str, Rewrites] | None = None,
+    behind: Sequence[Sequence[str]] = (),
+    places: Sequence[str] = (),
 ) -> Captured:
-    """Lower and measure a traced step on the present device.
+    """Lower and measure a traced step on a device.
 
-    Arguments as in `prepare`, and the rewrites to apply.
+    Arguments as in `prepare`, and the rewrites to apply. For one of several devices:
+    the device, the rewrites on other devices by full name, the orders of ops on devices
+    that are planned already, and the devices on which the inputs lie.
     """
-    device = find_device()
-    step = specialised(traced, inputs, device, rewrites)
+    device, of_all = device or find_device(), dict(others or {})
+    of_all[device.full_name] = rewrites
+    step = specialised(traced, inputs, device, of_all, behind)
     specs = [a.spec for a in step.arguments if a.captured is None]
+    here = frozenset(i for i, at in enumerate(places) if at == device.full_name)
+    own = step.own and replace(step.own, here=here)
+    step = replace(step, own=own, here=here)
     on_host = HostVariables.of(step.variables)
     for variable in traced.concrete.graph.variables if on_host.handles else ():
         let_stay(variable)
-    if on_host.handles or rewrites.lists:  # TensorFlow's own step has none on the host
+    if on_host.handles or any(one.lists for one in of_all.values()):
+        # TensorFlow's own step has none on the host.
         step = replace(step, own=None)
     if settings.thresholds is None:  # IBM's rule orders no writes
         step = replace(step, graph=with_late_writes(step.graph), own=step.own or step)
@@ -348,7 +363,6 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
     step, held_back = _measured(step, settings, device, guesses=rewrites.guesses)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
-        say_what_is_not_planned(device, (node.device for node in step.nodes))
     return Captured(
         kind=kind,
         traced=traced,
@@ -357,27 +371,50 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
         device=device,
         settings=settings,
         budget=budget,
-        again=partial(capture, traced, specs, kind=kind, is_said=is_said),
+        again=partial(
+            capture,
+            traced,
+            specs,
+            kind=kind,
+            is_said=is_said,
+            device=device,
+            others=others,
+            behind=behind,
+            places=places,
+        ),
         held_back=held_back,
         is_said=is_said,
         on_host=on_host,
         rewrites=rewrites,
+        is_one_of_several=len(of_all) > 1,
     )
 
 
 def specialised(
-    traced: TracedFunction, inputs: Sequence[Any], device: Device, rewrites: Rewrites
+    traced: TracedFunction,
+    inputs: Sequence[Any],
+    device: Device,
+    rewrites: Mapping[str, Rewrites],
+    behind: Sequence[Sequence[str]] = (),
 ) -> TracedStep:
-    """Give a traced function the shapes of one call, and apply rewrites."""
+    """Give a traced function the shapes of one call, and apply rewrites by device."""
+    each = [rewrites[name] for name in sorted(rewrites)]
+    sizes = [(name, one.op_size) for name, one in sorted(rewrites.items())]
     return specialise(
         traced,
         inputs,
         device=device.full_name,
-        lists=rewrites.lists,
-        on_host=rewrites.handles,
-        size=rewrites.op_size,
-        guesses=rewrites.guesses,
+        lists=[found for one in each for found in one.lists],
+        on_host=[handle for one in each for handle in one.handles],
+        sizes=[(name, size) for name, size in sizes if size is not None],
+        guesses=any(one.guesses for one in each),
+        behind=behind,
     )
+
+
+def _signature(inputs: Sequence[Any]) -> str:
+    shapes = ("x".join(map(str, tensor.shape)) for tensor in inputs)
+    return ", ".join(shape or "scalar" for shape in shapes)
 
 
 def _can_come_back(captured: Captured) -> bool:
@@ -409,66 +446,6 @@ def _measured(
         return step, error
 
 
-@refused_in_words("plan a step")
-def _built(found: Outcome) -> PreparedStep:
-    captured: Captured = found.step
-    planned, settings, device = found.planned, captured.settings, captured.device
-    assert planned is not None
-    step = captured.step.own or captured.step
-    if not planned.runs_plain:  # with the ops that the plan adds
-        step = planned_step(captured.step, planned.graph)
-    guard, commit_flag = guard_of(planned), CommitFlag()
-    begun = commit_flag.nodes(guard, step.device)
-    # Predictions leave out the memory of loops with unknown trip counts.
-    is_known = planned.budget.total is None or not step.unknown_loops
-    is_known &= not (captured.rewrites.lists or captured.rewrites.guesses)
-    is_sure = is_known and planned.reason is Reason.FITS_EASILY
-    copies = CopiesInStep(step.variables)
-    host = host_budget(settings, step.input_bytes)
-    undo = copies.groups(planned, step, guard.kept, host)
-    before = {*guard.kept}.difference(*(group.handles for group in undo))
-    every = planned.runs_plain and not is_sure
-    names = [*step.variables] if every else sorted(before & step.variables.keys())
-    kept = KeptVariables(tuple(step.variables[name] for name in names), copies)
-    pool = with_constants(planned.small_pool, begun)
-    if pool.sizes:
-        pool = replace(pool, sizes=pool.sizes + kept.small_sizes)
-    arena = sealed = None
-    if planned.sealed:
-        arena, sealed, peak = _sealed(step, planned, device, pool)
-        whole = planned.budget
-        if settings.budget is None and whole.total is not None:
-            whole = replace(whole, total=whole.limit, margin=0)
-        planned = replace(planned, step_bytes=peak, budget=whole)
-    nodes = rewrite(
-        step, planned.plan, begun, guard.late, sealed, copies.nodes(undo, step.device)
-    )
-    if not is_sure:
-        nodes = one_round_at_a_time(nodes)
-    return PreparedStep(
-        rebuilt=rebuild(captured.traced, step, nodes, as_traced=is_sure),
-        device=device,
-        predicted=replace(
-            report_of(captured.kind, step, planned, found.seconds),
-            not_planned=captured.held_back and str(captured.held_back),
-        ),
-        timeline=timeline_of(captured.kind, step, planned),
-        small_pool=device.keep_pool(pool) if arena is None else None,
-        arena=arena,
-        seal=sealed,
-        commit_flag=commit_flag,
-        kept=kept,
-        on_host=captured.on_host,
-        is_sure=is_sure,
-        can_be_planned=settings.thresholds is None and not captured.held_back,
-        can_repeat=can_repeat(planned, guard),
-        source=captured,
-        found=found,
-        held_back=captured.held_back,
-        searches=settings.replan,
-    )
-
-
 def _may_replan(step: TracedStep, settings: Settings, kind: str) -> bool:
     """Tell whether another plan may take over between two steps.
 
@@ -477,115 +454,6 @@ def _may_replan(step: TracedStep, settings: Settings, kind: str) -> bool:
     """
     is_alone = kind in _TRAINING and joined().size == 1
     return settings.replan and is_alone and not (settings.plan or step.draws_noise)
-
-
-class _UnsealedError(Exception):
-    """A step cannot be sealed; the message says why. It never leaves this file."""
-
-
-def _refuse_to_seal(
-    step: TracedStep, planned: PlannedStep, first: Collection[str], below: Bytes
-) -> None:
-    """Refuse a step in which some memory is taken at a time that is not known.
-
-    Args:
-        step: The planned step's nodes.
-        planned: Its plan.
-        first: Ops that come before the ordered ones, with large outputs.
-        below: Bytes of the smallest large chunk.
-
-    Raises:
-        _UnsealedError: Names the op.
-    """
-    if not planned.plan.chain:
-        raise _UnsealedError("no op is ordered")
-    for size, dtype in step.inputs_of_types:
-        if dtype == "int32" and size >= below:
-            raise _UnsealedError("an input of int32 comes from the host at any time")
-    graph, chain = planned.graph, set(planned.plan.chain) - set(first)
-    if reason := why_variables_move(graph.reordered(planned.plan.order), below):
-        raise _UnsealedError(reason)
-    ops = (op for op in graph.ops if op.name in first)
-    made = (tensor for op in ops if not op.constant for tensor in op.outputs)
-    sizes = {tensor.name: tensor.size for tensor in made if tensor.size >= below}
-    behind = set[str]()
-    for op in graph.ops:
-        if op.reusing and op.reusing.size in (
-            sizes.get(graph.roots[n]) for n in op.inputs
-        ):
-            raise _UnsealedError(f"op {op.name!r} may write over a tensor that stays")
-        before = {*map(op_of, op.inputs), *op.controls}
-        if op.name in chain or not behind.isdisjoint(before):
-            behind.add(op.name)
-            if op.name in first:
-                raise _UnsealedError(f"op {op.name!r} is not ordered")
-
-
-def _sealed(
-    step: TracedStep, planned: PlannedStep, device: Device, pool: SmallPool
-) -> tuple[Arena, Seal, Bytes]:
-    """The arena of a sealed step, what the rewriter needs, and the step's peak.
-
-    Raises:
-        _UnsealedError: If the step must be planned unsealed.
-    """
-    forget_functions()  # what is freed later would be free memory in pieces
-    chain = frozenset(planned.plan.chain)
-    made = [
-        (op, tensor)
-        for op in step.graph.ops
-        for tensor in op.outputs
-        if tensor.size >= pool.below and comes_first(op, chain)
-    ]
-    _refuse_to_seal(step, planned, [op.name for op, _ in made], pool.below)
-    sizes = [tensor.size for _, tensor in made]
-    inputs = [size for size, _ in step.inputs_of_types]
-    arena = seal(device, pool, [*inputs, *sizes])
-    if arena is None:
-        raise _UnsealedError("the device's free memory is in pieces")
-    turns = find_turns(planned.graph, planned.plan, pool.below, pool.spacer)
-    if not {size for turn in turns for _, size in turn.takes}.isdisjoint(pool.sizes):
-        raise _UnsealedError("small scratch has a chunk of a large tensor's size")
-    budget, fixed = planned.budget, arena.used + sum(arena.chunks)
-    room = arena.capacity
-    if not budget.is_whole_device and budget.total is not None:
-        room = min(room, budget.total - fixed)
-    placed, spaced = _placed(planned, pool, turns, arena.capacity, room)
-    arena.needed = placed.height
-    spacers = [(turn, spaced.before.get(i, ())) for i, turn in enumerate(turns)]
-    names = [tensor.name for op, tensor in made if op.type not in CONSTANT]
-    sealed = Seal(
-        spacers=spacers, apart=names, addresses=placed.addresses, below=pool.below
-    )
-    return arena, sealed, fixed + spaced.peak - budget.persistent
-
-
-def _placed(
-    planned: PlannedStep,
-    pool: SmallPool,
-    turns: Sequence[Turn],
-    capacity: Bytes,
-    room: Bytes,
-) -> tuple[Placed, Spaced]:
-    """Find addresses in an arena of `capacity` bytes, of which `room` may be used.
-
-    Raises:
-        _UnsealedError: If the allocator cannot be made to choose any that were tried.
-    """
-    reason = "its tensors do not fit side by side"
-    for again in range(_PACKINGS):
-        placed = place(
-            planned.graph, planned.plan, pool, room, THOROUGH.packings, again
-        )
-        if placed is None:
-            continue
-        spaced = place_spacers(turns, placed.addresses, capacity, room)
-        if spaced is not None and spaced.peak <= room:
-            return placed, spaced
-        reason = "two tensors of one op cannot be told apart"
-        if spaced is not None:
-            reason = "`budget` is a large part of the device, not all of it"
-    raise _UnsealedError(reason)
 
 
 def _tell(captured: Captured, budget: MemoryBudget) -> None:

@@ -19,6 +19,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -71,29 +72,65 @@ _WATCHED = 3
 
 
 @dataclass(slots=True, kw_only=True)
+class Part:
+    """One device's part of a step: its plan, its memory, its measurements.
+
+    Args:
+        device: The device.
+        predicted: The report before the first run.
+        timeline: Predicted memory over the step.
+        small_pool: Keeps free chunks for small tensors together while it lives.
+        arena: The memory of a sealed part; None if the part is not sealed.
+        seal: Where its chunks lie.
+        on_host: The variables on the host.
+        found: The attempt that prepared the part, and its plan.
+        received: Positions of the inputs that the device receives.
+        tried: The other attempts, in the order of time.
+        measured_peak: The most bytes in use after the first run; None if not known.
+    """
+
+    device: Device
+    predicted: StepReport
+    timeline: StepTimeline
+    small_pool: object
+    arena: Arena | None
+    seal: Seal | None
+    on_host: HostVariables
+    found: Outcome
+    received: Sequence[int]
+    tried: list[Outcome] = field(default_factory=list[Outcome])
+    measured_peak: int | None = None
+
+    def free(self) -> None:
+        """Give up the memory that the part keeps for itself."""
+        self.small_pool = self.arena = None
+
+    def is_crowded(self) -> bool:
+        """Tell whether others have taken memory that a part without an arena needs."""
+        planned = self.found.planned
+        if planned is None or planned.budget.limit is None or planned.runs_plain:
+            return False
+        room = planned.budget.limit - planned.step_bytes
+        taken = (self.device.current_bytes or 0) > room
+        return taken and (self.device.settled_bytes() or 0) > room
+
+
+@dataclass(slots=True, kw_only=True)
 class PreparedStep:
     """A rebuilt step with its predictions and measurements.
 
     Args:
         rebuilt: The callable; None once its memory was given up.
-        device: The device that runs the step.
-        predicted: The report before the first run.
-        timeline: Predicted memory over the step.
-        small_pool: Keeps free chunks for small tensors together while it lives.
-        arena: The memory of a sealed step; None if the step is not sealed.
-        seal: Where its chunks lie.
+        parts: What each of the step's devices has of it.
         commit_flag: Raised when the step passes its commit point.
         kept: The variables with undo copies: those written before the commit point; of
             an unplanned step that may run out of memory, all its variables.
-        on_host: The step's variables on the host.
         is_sure: Whether the step fits easily without a plan, and no loop's memory is
             unknown.
         can_be_planned: Whether the step may be replanned after an out of memory.
         can_repeat: Whether the step may be repeated before its commit point: not if
             other workers may have received its numbers by then.
-        source: Prepares the step again (`lms.tf.prepare.Captured`).
-        found: The attempt that prepared the step, and its plan.
-        tried: The other attempts, in the order of time.
+        source: Prepares the step again (`lms.tf.prepare.Captured`, or all devices').
         held_back: Why the step cannot be planned: raised if it runs out of memory.
         is_kept: Whether undo copies find memory.
         search: A search for a faster plan, in another process.
@@ -101,21 +138,13 @@ class PreparedStep:
     """
 
     rebuilt: RebuiltStep | None
-    device: Device
-    predicted: StepReport
-    timeline: StepTimeline
-    small_pool: object
-    arena: Arena | None
-    seal: Seal | None
+    parts: tuple[Part, ...]
     commit_flag: CommitFlag
     kept: KeptVariables
-    on_host: HostVariables
     is_sure: bool
     can_be_planned: bool
     can_repeat: bool
     source: Any
-    found: Outcome
-    tried: list[Outcome] = field(default_factory=list[Outcome])
     held_back: LMSError | None = None
     is_kept: bool = True
     search: Beside | None = None
@@ -124,7 +153,16 @@ class PreparedStep:
     calls: int = 0
     failures: int = 0
     moves: int = 0
-    measured_peak: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Tell whether the step runs as TensorFlow would run it."""
+        return all(part.predicted.fits_unplanned for part in self.parts)
+
+    @property
+    def is_on_host(self) -> bool:
+        """Tell whether some of the step's variables lie on the host."""
+        return any(part.on_host.handles for part in self.parts)
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """Run the step; the first run initialises and is not measured.
@@ -134,10 +172,8 @@ class PreparedStep:
         """
         # Host tensors belong to one call at a time.
         with self.lock, uninterrupted():
-            self.device.watch(self)
-            self.on_host.settle()
-            is_plain = self.predicted.fits_unplanned
-            kept = self.is_kept and (self._is_watched or not is_plain)
+            self._settle()
+            kept = self.is_kept and (self._is_watched or not self.is_plain)
             self.commit_flag.begun = False
             values = self._values() if kept else []
             kept = kept and self.is_kept
@@ -175,6 +211,11 @@ class PreparedStep:
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
 
+    def _settle(self) -> None:
+        for part in self.parts:
+            part.device.watch(self)
+            part.on_host.settle()
+
     def _call(self, inputs: Sequence[Any]) -> Any:
         """Run the callable on a batch.
 
@@ -183,22 +224,19 @@ class PreparedStep:
                 have taken since it was planned.
         """
         assert self.rebuilt is not None
-        if self.arena is None and self._is_crowded():
-            raise _Moved
-        received = inputs if self.arena is None else self.arena.admit(inputs)
-        if received is None:
-            raise _Moved
-        return self.rebuilt(received)
-
-    def _is_crowded(self) -> bool:
-        """Tell whether a planned step that is not sealed must run out of memory."""
-        planned = self.found.planned
         may_plan = self.can_be_planned and self.calls > 0 and self.moves < _MOVES
-        if planned is None or planned.budget.limit is None or not may_plan:
-            return False
-        room = planned.budget.limit - planned.step_bytes
-        taken = (self.device.current_bytes or 0) > room and not planned.runs_plain
-        return taken and (self.device.settled_bytes() or 0) > room
+        received = [*inputs]
+        for part in self.parts:
+            if part.arena is None:
+                if may_plan and part.is_crowded():
+                    raise _Moved
+                continue
+            own = part.arena.admit([inputs[i] for i in part.received])
+            if own is None:
+                raise _Moved
+            for i, tensor in zip(part.received, own, strict=True):
+                received[i] = tensor
+        return self.rebuilt(received)
 
     def _put_back(self, values: Sequence[Any]) -> None:
         try:
@@ -208,8 +246,8 @@ class PreparedStep:
 
     def half_written(self, reason: str) -> OutOfMemoryError:
         """The error of a step whose variables may be written."""
-        had_plan = not self.predicted.fits_unplanned
-        return OutOfMemoryError(failures.half_written(reason, had_plan=had_plan))
+        said = failures.half_written(reason, had_plan=not self.is_plain)
+        return OutOfMemoryError(said)
 
     def _values(self) -> list[Any]:
         """Undo copies of the step's variables; empty if they find no memory.
@@ -228,12 +266,16 @@ class PreparedStep:
 
     def note_peak(self) -> None:
         """Record the memory peak of steps that Keras's own function ran."""
-        if self.predicted.fits_unplanned and self.device.is_watched_by(self):
-            self.measured_peak = self.device.peak_bytes
+        for part in self.parts:
+            if part.predicted.fits_unplanned and part.device.is_watched_by(self):
+                part.measured_peak = part.device.peak_bytes
 
-    def report(self) -> StepReport:
-        """The report, with the measured peak."""
-        return replace(self.predicted, measured_peak_bytes=self.measured_peak or None)
+    def reports(self) -> tuple[StepReport, ...]:
+        """A report for each device, with the measured peak."""
+        return tuple(
+            replace(part.predicted, measured_peak_bytes=part.measured_peak or None)
+            for part in self.parts
+        )
 
     def planned_anew(self, reason: str) -> "PreparedStep":
         """Prepare the step again after an out of memory.
@@ -244,16 +286,32 @@ class PreparedStep:
         Raises:
             LMSError: If no plan fits, and the step may not run unplanned.
         """
+        part = self._part_of(reason)
         if self.held_back is None:
-            # This frees memory for the next plan.
-            self.rebuilt = self.small_pool = self.arena = None
-        attempt = self.found.attempt
+            self._free()  # memory for the next plan
+        attempt = part.found.attempt
         unsealed = attempt.unsealed or "it ran out of memory"
         attempt = replace(attempt, percent=100, most=UNLIMITED, unsealed=unsealed)
-        self.tried.append(replace(self.found, attempt=attempt, failure=reason))
-        anew = self.source.prepare(self.tried)
-        anew.predicted = replace(anew.predicted, replans=self.predicted.replans + 1)
+        part.tried.append(replace(part.found, attempt=attempt, failure=reason))
+        anew = self.source.prepare(part.tried)
+        anew.set_reports(replans=self.parts[0].predicted.replans + 1)
         return anew
+
+    def _part_of(self, reason: str) -> Part:
+        """Return the part whose device a message names; else the first with a plan."""
+        named = (part for part in self.parts if part.device.name in reason)
+        planned = (part for part in self.parts if not part.predicted.fits_unplanned)
+        return next(chain(named, planned, self.parts))
+
+    def _free(self) -> None:
+        self.rebuilt = None
+        for part in self.parts:
+            part.free()
+
+    def set_reports(self, **changes: Any) -> None:
+        """Change fields of all reports."""
+        for part in self.parts:
+            part.predicted = replace(part.predicted, **changes)
 
     def sealed_anew(self) -> "PreparedStep":
         """Build the step again, by its plan, in the memory that is free now.
@@ -261,33 +319,40 @@ class PreparedStep:
         A step that is not sealed is planned anew. Where others change the free memory
         again and again, a sealed one is built unsealed.
         """
-        moves, found = self.moves + 1, self.found
-        if self.arena is None:
-            found = replace(found, planned=None)
-        elif moves > _MOVES:
-            unsealed = "others change the device's free memory"
-            found = replace(found, attempt=replace(found.attempt, unsealed=unsealed))
-        anew = self._built_again(found)
+        moves, founds = self.moves + 1, list[Outcome]()
+        for part in self.parts:
+            found = part.found
+            if part.arena is None:
+                found = replace(found, planned=None)
+            elif moves > _MOVES:
+                why = "others change the device's free memory"
+                found = replace(found, attempt=replace(found.attempt, unsealed=why))
+            founds.append(found)
+        anew = self._built_again(founds)
         anew.moves = moves
         return anew
 
-    def _built_again(self, found: Outcome, old: Outcome | None = None) -> Any:
-        """Build the step by a plan, or else by the old one, or by one for less memory.
+    def _built_again(
+        self, founds: Sequence[Outcome], old: Outcome | None = None
+    ) -> "PreparedStep":
+        """Build the step by plans, or else by the old one, or by one for less memory.
 
         A search for the old plan's memory ends with that plan.
         """
-        self.rebuilt = self.small_pool = self.arena = None
-        anew = None if old is None else self.source.built_as(found)
-        anew, before = anew or self.source.sealed_again(old or found), self.predicted
-        plans = [one.planned for one in (found, old) if one is not None]
-        if any(anew.found.planned is plan for plan in plans):
+        self._free()
+        anew = None if old is None else self.source.built_as(*founds)
+        anew = anew or self.source.sealed_again(*([old] if old else founds))
+        plans = [one.planned for one in (*founds, old) if one is not None]
+        if any(anew.parts[0].found.planned is plan for plan in plans):
             anew.search, anew.searches = self.search, self.searches
-        anew.tried = self.tried
-        anew.predicted = replace(
-            anew.predicted,
-            replans=before.replans,
-            preparation_seconds=before.preparation_seconds,
-        )
+        for part, before in zip(anew.parts, self.parts, strict=True):
+            part.tried = before.tried
+        said = self.parts[0].predicted
+        kept = {
+            "replans": said.replans,
+            "preparation_seconds": said.preparation_seconds,
+        }
+        anew.set_reports(**kept)
         return anew
 
     def search_on(self) -> None:
@@ -295,7 +360,8 @@ class PreparedStep:
 
         The first plan, which was found quickly, runs meanwhile.
         """
-        planned, recompute = self.found.planned, self.found.attempt.recompute
+        found = self.parts[0].found
+        planned, recompute = found.planned, found.attempt.recompute
         settings = self.source.settings
         if recompute is not None:
             settings = replace(settings, recompute=recompute)
@@ -316,7 +382,8 @@ class PreparedStep:
         """Build the step by a plan that was found meanwhile; None if none is faster."""
         if self.search is None or self.search.is_running:
             return None
-        before, fitted, self.search = self.found.planned, self.search.wait(), None
+        found = self.parts[0].found
+        before, fitted, self.search = found.planned, self.search.wait(), None
         if fitted is None or before is None or before.timeline is None:
             return None
         settings, budget = self.source.settings, before.budget
@@ -331,7 +398,7 @@ class PreparedStep:
         seconds = planned.timeline.seconds if planned.timeline else math.inf
         if seconds * _FASTER_PERCENT > before.timeline.seconds * 100:
             return None
-        return self._built_again(replace(self.found, planned=planned), self.found)
+        return self._built_again([replace(found, planned=planned)], found)
 
     @property
     def _is_watched(self) -> bool:
@@ -339,26 +406,31 @@ class PreparedStep:
 
         Loops may need more memory in any step: trip counts may depend on the data.
         """
-        may_grow = bool(self.predicted.unknown_memory) or self.held_back is not None
+        said = self.parts[0].predicted
+        may_grow = bool(said.unknown_memory) or self.held_back is not None
         return (self.calls < _WATCHED or may_grow) and not self.is_sure
 
     def _measure(self) -> None:
         self.calls += 1
         self.failures = 0
         if self.calls == 1:
-            self.device.reset_peak()
+            for part in self.parts:
+                part.device.reset_peak()
             return
         if self.calls == _SETTLED:
             self.moves = 0
         if self.searches:
             self.search_on()
-        peak = self.device.peak_bytes or 0
-        self.measured_peak = max(self.measured_peak or 0, peak)
-        promised = self.predicted.predicted_peak_bytes
-        if self.arena is not None and self.calls == _CHECKED and peak > promised:
-            said = "The %s step took %s, more than the planned %s: please report it."
-            sizes = map(format_bytes, (peak, promised))
-            _LOG.warning(said, self.predicted.kind, *sizes)
+        for part in self.parts:
+            peak = part.device.peak_bytes or 0
+            part.measured_peak = max(part.measured_peak or 0, peak)
+            promised = part.predicted.predicted_peak_bytes
+            if part.arena and self.calls == _CHECKED and peak > promised:
+                said = (
+                    "The %s step took %s, more than the planned %s: please report it."
+                )
+                sizes = map(format_bytes, (peak, promised))
+                _LOG.warning(said, part.predicted.kind, *sizes)
 
 
 class _Aborted(Exception):  # noqa: N818 - it never leaves this file
@@ -409,7 +481,8 @@ def run_recovering(
                 raise
             error.__traceback__ = None
             is_named = isinstance(step.held_back, BudgetError)  # names the least budget
-            if step.tried[-1].error is not None and not is_named:
+            tried = (part.tried[-1] for part in step.parts if part.tried)
+            if any(each.error is not None for each in tried) and not is_named:
                 step.held_back = error
             continue
         replaced(step)

@@ -7,7 +7,7 @@
 A step that runs out of memory before its commit point is undone and repeated.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -64,24 +64,29 @@ class CommitFlag:
     begun: bool = False
     _functions: list[Callable[..., Any]] = field(default_factory=list)
 
-    def nodes(self, guard: WriteGuard, device: str) -> tuple[compat.NodeDef, ...]:
-        """Make the ops after the barrier, if any; deferred writes wait for the last.
+    def nodes(self, barriers: Mapping[str, Sequence[str]]) -> list[compat.NodeDef]:
+        """Make the ops after the barriers; late writes wait for their device's last.
 
-        A token goes to the host and another comes back; both lie in the host's memory,
-        on a GPU too. TensorFlow would carry a bare control edge between devices by a
-        copy that waits until the GPU is idle.
+        Tokens go to the host and others come back; all lie in the host's memory, on a
+        GPU too. TensorFlow would carry a bare control edge between devices by a copy
+        that waits until the GPU is idle.
+
+        Args:
+            barriers: By device the ops that must have ended.
         """
-        if not guard.late:
-            return ()
         self._functions.append(self._note)
-        ended = compat.constant("lms/writes_may_begin", 0, tf.int32, device)
-        ended.input.extend(f"^{name}" for name in guard.barrier)
-        inputs = {ended.name: tf.int32}
-        return ended, *_host_call("lms/writes", self._functions[-1], inputs, device)
+        made, tokens = list[compat.NodeDef](), dict[str, tf.DType]()
+        for device, names in barriers.items():
+            label = f"lms/writes_may_begin{len(made) or ''}"
+            made.append(compat.constant(label, 0, tf.int32, device))
+            made[-1].input.extend(f"^{name}" for name in names)
+            tokens[label] = tf.int32
+        made += _host_call("lms/writes", self._functions[-1], tokens, [*barriers])
+        return made
 
-    def _note(self, ended: np.ndarray) -> np.ndarray:
+    def _note(self, *ended: np.ndarray) -> np.ndarray:
         self.begun = True
-        return ended
+        return ended[0]
 
 
 @dataclass(slots=True)
@@ -130,13 +135,17 @@ class CopiesInStep:
         return undo_groups(graph, {*planned.plan.chain}, large, planned.timeline, rate)
 
     def nodes(
-        self, groups: Sequence[UndoGroup], device: str
+        self, groups: Iterable[tuple[str, Iterable[UndoGroup]]]
     ) -> Iterator[tuple[Sequence[compat.NodeDef], Sequence[str]]]:
         """Yield (ops that copy a group, of which the last one ends it, its writers).
 
         A host function takes the copies; they lie in pinned memory.
+
+        Args:
+            groups: Groups of each device, by its full name.
         """
-        for number, group in enumerate(groups):
+        every = ((device, group) for device, some in groups for group in some)
+        for number, (device, group) in enumerate(every):
             prefix = f"lms/undo{number}"
             behind = [] if group.trigger is None else [f"^{group.trigger}"]
             made, copies = list[compat.NodeDef](), dict[str, tf.DType]()
@@ -147,7 +156,7 @@ class CopiesInStep:
                 made.append(compat.made_node(read, *reading, dtype=dtype))
                 made.append(compat.made_node(out, COPY_OUT, [read], device, T=dtype))
             self._functions.append(partial(self._take, group.handles))
-            made += _host_call(prefix, self._functions[-1], copies, device)
+            made += _host_call(prefix, self._functions[-1], copies, [device])
             yield made, group.writers
 
     def _take(self, handles: Sequence[str], *copies: np.ndarray) -> np.ndarray:
@@ -167,16 +176,18 @@ def _host_call(
     name: str,
     function: Callable[..., Any],
     inputs: Mapping[str, tf.DType],
-    device: str,
-) -> tuple[compat.NodeDef, compat.NodeDef]:
-    """Make an op that calls a function with arrays, and one that brings int32 back."""
+    devices: Sequence[str],
+) -> Iterator[compat.NodeDef]:
+    """Make an op that calls a function with arrays, and one a device for its int32."""
     host = compat.device_name("CPU:0")
     call = compat.made_node(f"{name}/call", "PyFunc", inputs, host)
     call.attr["token"].s = compat.register_host_function(function).encode()
     for key, types in (("Tin", inputs.values()), ("Tout", [tf.int32])):
         call.attr[key].list.type.extend(dtype.as_datatype_enum for dtype in types)
-    end = f"{name}/end"
-    return call, compat.made_node(end, "Identity", [call.name], device, T=tf.int32)
+    yield call
+    for number, device in enumerate(devices):
+        end = f"{name}/end{number or ''}"
+        yield compat.made_node(end, "Identity", [call.name], device, T=tf.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from lms import fit_in_memory
 from lms.errors import BudgetError, LMSError, PlanError
 from lms.fit import fitted as fit_module
-from lms.tf import prepare as stages
+from lms.tf import building as stages
 from tests.room import above_what_is_held
 
 pytestmark = pytest.mark.tf
@@ -175,14 +175,14 @@ def test_a_step_that_cannot_be_built_runs_unplanned_unless_a_plan_is_asked_for(
 ) -> None:
     if not isinstance(error, PlanError):
         error = error(None, None, "OOM when allocating tensor")
-    built, failures = stages.rewrite, [error]
+    built, failures = stages.rebuild, [error]
 
-    def failing(*args: Any) -> Any:
+    def failing(*args: Any, **known: Any) -> Any:
         if failures:
             raise failures.pop()
-        return built(*args)
+        return built(*args, **known)
 
-    monkeypatch.setattr(stages, "rewrite", failing)
+    monkeypatch.setattr(stages, "rebuild", failing)
     plain, weights = make_step()
     expected = numbers(plain, batch, weights)
     step, weights = make_step()

@@ -17,7 +17,7 @@ from keras import layers
 
 from lms import LMSCallback
 from lms.errors import LMSError
-from lms.tf import compat, prepare
+from lms.tf import building, compat
 from lms.tf.measure.devices import find_device
 from lms.tf.recovery import PreparedStep
 from tests.models import Case
@@ -162,7 +162,7 @@ class _Patched:
         self._hog = hog
 
     def __enter__(self) -> None:
-        self._rewrite, self._anew = prepare.rewrite, PreparedStep.planned_anew
+        self._rewrite, self._anew = building.rewrite, PreparedStep.planned_anew
         hog, rewrite, anew = self._hog, self._rewrite, self._anew
 
         def with_hog(step: Any, plan: Any, *args: Any, **options: Any) -> list[Any]:
@@ -175,8 +175,8 @@ class _Patched:
             hog.release()
             return anew(self, reason)
 
-        prepare.rewrite, PreparedStep.planned_anew = with_hog, without_hog
+        building.rewrite, PreparedStep.planned_anew = with_hog, without_hog
 
     def __exit__(self, *_: object) -> None:
         self._hog.release()
-        prepare.rewrite, PreparedStep.planned_anew = self._rewrite, self._anew
+        building.rewrite, PreparedStep.planned_anew = self._rewrite, self._anew

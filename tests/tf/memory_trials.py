@@ -24,7 +24,7 @@ import lms
 from lms.errors import OutOfMemoryError
 from lms.machine.hardware import roofline
 from lms.simulation.allocator import SmallPool
-from lms.tf import compat, prepare
+from lms.tf import building, compat
 from lms.tf.lowering import TracedStep
 from lms.tf.measure import device_rates
 from lms.tf.measure.bench import Bench
@@ -144,18 +144,18 @@ def _begins_after_planning(watch: _Watch) -> Iterator[None]:
 
     Planning is not what is watched: tracing needs memory too, but not for tensors.
     """
-    rebuild = prepare.rebuild
+    rebuild = building.rebuild
 
     def then_begin(*args: Any, **how: Any) -> Any:
         rebuilt = rebuild(*args, **how)
         watch.begin()
         return rebuilt
 
-    prepare.rebuild = then_begin
+    building.rebuild = then_begin
     try:
         yield
     finally:
-        prepare.rebuild = rebuild
+        building.rebuild = rebuild
 
 
 def _by_keras(model: keras.Model, kind: str, size: int, callbacks: list[Any]) -> None:

@@ -41,7 +41,8 @@ def train(  # noqa: PLR0913 - what differs between trials
         failures: How often the third batch runs out of memory after a partial run.
 
     Returns:
-        `numbers`, hashes of all losses, weights and slots; `replans`, `swaps`, ops
+        `numbers`, hashes of all losses, weights and slots; `replans`, tensors
+        swapped and ops recomputed (`changes`), ops
         `cut` and `addresses` of each report; how many variables were `kept`; the
         replans that were `said`.
     """
@@ -62,7 +63,7 @@ def train(  # noqa: PLR0913 - what differs between trials
     return {
         "numbers": training.hashes(trained.numbers),
         "replans": [report.replans for report in callback.report],
-        "swaps": [report.swap_count for report in callback.report],
+        "changes": [r.swap_count + r.recomputed_ops for r in callback.report],
         "cut": [report.ops_cut for report in callback.report],
         "addresses": [report.addresses for report in callback.report],
         "kept": trouble.kept,
@@ -124,12 +125,12 @@ class _Trouble(keras.callbacks.Callback):
         (step,) = self._callback._hooks["train"].fitted._steps.values()
         self.kept = len(step.kept.handles)
         if self._held:
-            assert step.found.planned is not None
-            budget = step.found.planned.budget
+            assert step.parts[0].found.planned is not None
+            budget = step.parts[0].found.planned.budget
             assert budget.limit is not None
-            assert step.measured_peak is not None
-            taken = step.measured_peak - budget.persistent
-            size = budget.limit - step.measured_peak + int(self._held * taken)
+            assert step.parts[0].measured_peak is not None
+            taken = step.parts[0].measured_peak - budget.persistent
+            size = budget.limit - step.parts[0].measured_peak + int(self._held * taken)
             self._hog = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
         fail(step, self._failures)
 

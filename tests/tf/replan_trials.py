@@ -72,7 +72,9 @@ def draw_noise() -> dict[str, Any]:
     model.fit(data, epochs=2, verbose="0", callbacks=[callback])
     (step,) = callback._hooks["train"].fitted._steps.values()
     return {
-        "planner": step.found.planned.plan.planner if step.found.planned else None,
+        "planner": step.parts[0].found.planned.plan.planner
+        if step.parts[0].found.planned
+        else None,
         "draws": step.source.step.draws_noise,
         "searched": step.search is not None,
     }
@@ -108,15 +110,17 @@ class _Watch(keras.callbacks.Callback):
 
     @property
     def plans(self) -> int:
-        found = (step.found.planned for step in self.seen)
+        found = (step.parts[0].found.planned for step in self.seen)
         return len({id(planned) for planned in found if planned is not None})
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         (step,) = self.ours._hooks["train"].fitted._steps.values()
         if not self.seen or self.seen[-1] is not step:
             self.seen.append(step)
-            self.seconds.append(step.predicted.predicted_seconds)
-            self.arenas.append(step.arena.capacity if step.arena else 0)
+            self.seconds.append(step.parts[0].predicted.predicted_seconds)
+            self.arenas.append(
+                step.parts[0].arena.capacity if step.parts[0].arena else 0
+            )
         if isinstance(step.search, Beside) and step.search._process is not None:
             step.search._process.wait(_LONGEST)
 
@@ -162,7 +166,7 @@ class _Change(_Watch):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         super().on_train_batch_end(batch, logs)
         step = self.seen[-1]
-        planned, source = step.found.planned, step.source
+        planned, source = step.parts[0].found.planned, step.source
         assert planned is not None
         percent = self.percents[len(self.seen) % len(self.percents)]
         less = planned.budget.step * (100 - percent) // 100

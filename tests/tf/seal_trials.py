@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from lms import LMSCallback
 from lms.tf.passes.host_variables import bytes_on_host
-from lms.tf.recovery import PreparedStep
+from lms.tf.recovery import Part
 from lms.units import Bytes
 from profiling.sessions import MARK, Session, recording
 from tests import models
@@ -134,7 +134,7 @@ def sealed(name: str, *, planned: bool, **knobs: Any) -> dict[str, Any]:
 class _Recorded(keras.callbacks.Callback):
     """Records two steps of the first epoch, one after the other."""
 
-    step: PreparedStep
+    part: Part
     on_host = 0
     chunks: list[int]
     others: list[Any]
@@ -160,16 +160,17 @@ class _Recorded(keras.callbacks.Callback):
         self._one.close()
         if self._count == _LAST:
             self._all.close()
-            (self.step,) = self._planned._hooks["train"].fitted._steps.values()
+            (step,) = self._planned._hooks["train"].fitted._steps.values()
+            (self.part,) = step.parts
             self.on_host = bytes_on_host()
             self._compare()
 
     def _compare(self) -> None:
         """Compare what each recorded call asked for in its arena with the plan."""
-        arena, spans = self.step.arena, self._session.spans
+        arena, spans = self.part.arena, self._session.spans
         if arena is None:
             return
-        end, wanted = arena.address + arena.capacity, _planned(self.step)
+        end, wanted = arena.address + arena.capacity, _planned(self.part)
         for mark in (span for span in spans if span.name == MARK):
             asked = [
                 _Request(one["tf_op"], int(one["allocation_bytes"]), int(one["addr"]))
@@ -190,13 +191,13 @@ class _Recorded(keras.callbacks.Callback):
             self.others.append(others)
 
 
-def _planned(step: PreparedStep) -> list[_Request]:
+def _planned(part: Part) -> list[_Request]:
     """The requests of a sealed step in order."""
-    assert step.seal is not None
-    assert step.arena is not None
-    begin, addresses = step.arena.address, step.seal.addresses
+    assert part.seal is not None
+    assert part.arena is not None
+    begin, addresses = part.arena.address, part.seal.addresses
     found: list[_Request] = []
-    for turn, spacers in step.seal.spacers:
+    for turn, spacers in part.seal.spacers:
         sized = [each for each in spacers if each.size]
         found += [_Request(f"lms/spacer{e.number}", e.size, 0) for e in sized]
         op = turn.op if turn.copy is None else f"swap-in {turn.copy}"

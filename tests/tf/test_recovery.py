@@ -32,7 +32,7 @@ def test_training_goes_on_in_less_when_others_take_memory(worker: Worker) -> Non
     trial = worker.ask(TRAIN, memory=LIMIT, planned=True, held=0.15)
     assert trial["replans"] == [0], "the step is built again before it runs out"
     assert trial["addresses"] == ["planned"], "it is planned into what is left"
-    assert min(*trial["swaps"], trial["kept"]) > 0
+    assert min(*trial["changes"], trial["kept"]) > 0
     assert trial["numbers"] == plain(worker)["numbers"]
 
 
@@ -42,7 +42,7 @@ def test_a_step_of_unplanned_addresses_is_planned_anew_before_it_runs_out(
 ) -> None:
     trial = _grown(worker, epochs=3)
     assert trial["replans"] == [0]
-    assert min(*trial["swaps"], trial["kept"]) > 0
+    assert min(*trial["changes"], trial["kept"]) > 0
     assert trial["numbers"] == plain(worker, epochs=3)["numbers"]
 
 
@@ -69,7 +69,7 @@ def test_a_step_of_unknown_sizes_that_runs_out_is_planned_by_guesses(
     trial = worker.ask(TRAIN, memory=LIMIT, planned=True, counted=True)
     assert trial["replans"] == [1]
     assert min(trial["unknown"]) > 0
-    assert min(trial["swaps"]) > 0
+    assert min(trial["changes"]) > 0
     assert trial["numbers"] == whole["numbers"]
 
 

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 SHORT = {
     "a 3D U-Net": ("the largest of equal voxels", "a residual network"),
     "mixed_float16": (),
+    "two replicas, validation, a smaller last batch": (),
     "halves on two cards": (
         "a train_step of its own",
         "accumulated gradients and a second fit",
@@ -55,9 +56,10 @@ def test_swapped_training_equals_plain_training_bit_for_bit(
     assert trial["different"] == []
     assert {report["kind"] for report in trial["reports"]} == set(CASES[name].kinds)
     swaps = [r["swaps"] for r in trial["reports"] if r["kind"] == "train"]
-    assert min(swaps) > 0, "no tensor was swapped: the comparison says nothing"
-    partly = "on GPU:0 alone: tensors of the step on GPU:1 stay there"
-    assert (partly in trial["said"]) == (CASES[name].cards == 2)
+    least = min if CASES[name].cards == 1 else max  # unlike halves, one budget
+    assert least(swaps) > 0, "no tensor was swapped: the comparison says nothing"
+    devices = {r["device"] for r in trial["reports"]}
+    assert len(devices) == CASES[name].cards, "each card has a plan of its own"
     if CASES[name].knobs.get("recompute"):
         assert min(r["again"] for r in trial["reports"] if r["kind"] == "train") > 0
 

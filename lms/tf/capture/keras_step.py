@@ -27,12 +27,12 @@ def check_model(model: keras.Model) -> None:
             "`run_eagerly` must be False for large model support, got True: there is "
             "no graph to plan. Compile the model with run_eagerly=False."
         )
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas > 1:
+    strategy = model.distribute_strategy
+    is_mirrored = isinstance(strategy, tf.distribute.MirroredStrategy)
+    if strategy.num_replicas_in_sync > 1 and not is_mirrored:
         raise UnsupportedError(
-            f"a distribution strategy must have one replica, got {replicas}. Train "
-            "one process for each device instead: `python -m lms launch -n "
-            f"{replicas} -- python train.py` with `lms.DataParallel`, no strategy."
+            "a strategy of several replicas must be tf.distribute.MirroredStrategy for "
+            f"large model support, got {type(strategy).__name__}."
         )
     if model.jit_compile:
         _LOG.warning(
@@ -53,8 +53,9 @@ def step_of(model: keras.Model, kind: str) -> Callable[..., Any]:
     )
 
     @tf.autograph.experimental.do_not_convert
-    def on_iterator(iterator: Any) -> Any:
-        return on_data(iterator.get_next())
+    def on_iterator(given: Any) -> Any:
+        draw = getattr(given, "get_next", None)  # or a batch of several replicas
+        return on_data(given if draw is None else draw())
 
     @tf.autograph.experimental.do_not_convert
     def on_list(batches: Sequence[Any]) -> Any:
@@ -97,13 +98,23 @@ def own_function(model: keras.Model, kind: str) -> Any:
 
 
 def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
-    """Return one step as a function of a batch. Tracing it builds unbuilt layers."""
+    """Return one step as a function of a batch. Tracing it builds unbuilt layers.
+
+    Results of several replicas become one, as in Keras's `reduce_per_replica`.
+    """
     one_step = getattr(model, f"{kind}_step")
     strategy: Any = model.distribute_strategy
 
+    def reduced(value: Any) -> Any:
+        if not isinstance(value, tf.distribute.DistributedValues):
+            return value
+        each = strategy.experimental_local_results(value)
+        return tf.concat(each, 0) if kind == "predict" else tf.reduce_mean(each, 0)
+
     @tf.autograph.experimental.do_not_convert
     def on_data(data: Any) -> Any:
-        return strategy.run(one_step, args=(without_optionals(data),))
+        results = strategy.run(one_step, args=(without_optionals(data),))
+        return keras.tree.map_structure(reduced, results)
 
     return on_data
 

@@ -29,7 +29,14 @@ from lms.errors import UnsupportedError
 from lms.tf import compat
 
 __all__ = ["PREPARING", "TracedFunction", "as_function", "called_signature"]
-__all__ += ["flat_specs", "input_specs", "read_signature", "signature_key", "trace"]
+__all__ += [
+    "draws_for_several",
+    "flat_specs",
+    "input_specs",
+    "read_signature",
+    "signature_key",
+    "trace",
+]
 
 # Held by the thread that traces, measures the device or plans for it.
 PREPARING = RLock()
@@ -116,12 +123,13 @@ def flat_specs(signature: Sequence[Any]) -> list[tf.TensorSpec]:
 def _as_spec(value: Any) -> Any:
     if value is None or isinstance(value, tf.TypeSpec):
         return value
-    if isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
+    if isinstance(value, _COMPOSITES):
         return tf.type_spec_from_value(value)
     tensor = tf.convert_to_tensor(value)
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
+_COMPOSITES = tf.SparseTensor, tf.RaggedTensor, tf.distribute.DistributedValues
 _COMPOSITE = ("Sparse", "Ragged")  # prefixes of types of tensors and specs
 
 
@@ -129,6 +137,8 @@ def signature_key(tensors: Sequence[Any]) -> str:
     """Return a text that is equal for tensors and specs of equal types and shapes."""
 
     def key(t: Any) -> Any:
+        if isinstance(t, tf.distribute.DistributedValues):
+            return str(tf.type_spec_from_value(t))
         if not hasattr(t, "dtype"):
             return str(t)
         return type(t).__name__.startswith(_COMPOSITE), t.dtype.name, str(t.shape)
@@ -169,8 +179,9 @@ def trace(
             threads keep calling new functions.
     """
     started = time.perf_counter()
-    if iterator is None:
-        specs = read_signature(args)
+    if iterator is None or draws_for_several(iterator):
+        specs = read_signature(args if iterator is None else [iterator.element_spec])
+        iterator = None
     else:
         specs = (tf.data.IteratorSpec(iterator.element_spec),)
     with PREPARING:
@@ -242,6 +253,11 @@ def _as_traced_by(own: Any, specs: tuple[Any, ...]) -> tuple[Any, ...]:
         asked.get_concrete_function(*first)
     traced = asked.get_concrete_function(*specs)
     return tuple(traced.structured_input_signature[0])
+
+
+def draws_for_several(iterator: Any) -> bool:
+    """Tell whether an iterator's elements are batches of several replicas."""
+    return isinstance(iterator, tf.distribute.DistributedIterator)
 
 
 def as_function(function: Callable[..., Any]) -> Any:

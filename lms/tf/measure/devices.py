@@ -1,10 +1,9 @@
 """The device that memory is planned for: its limit and its allocator.
 
-The device is this process's first GPU, or the GPU of a pipeline's stage. Without a GPU
-nothing is planned.
+The device is this process's first GPU, the GPU of a pipeline's stage, or each GPU that
+a step uses. Without a GPU nothing is planned.
 """
 
-import logging
 import math
 import os
 import time
@@ -24,11 +23,9 @@ from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.units import MIB
 
-__all__ = ["Device", "find_device", "memory_grows", "planned_on"]
+__all__ = ["Device", "find_device", "find_devices", "memory_grows", "planned_on"]
 __all__ += ["fillers_of", "nothing", "read_installation"]
-__all__ += ["say_what_is_not_planned", "sync_devices"]
-
-_LOG = logging.getLogger("lms")
+__all__ += ["sync_devices"]
 
 _POLLS, _POLL_SECONDS = 10, 0.1
 
@@ -245,8 +242,26 @@ def find_device() -> Device:
     """This process's first GPU, or the device of `planned_on`; else the CPU."""
     gpus = _own_devices("GPU")
     name = _planned_on.get() or next(iter(gpus), "CPU:0")
-    if name not in gpus:
-        return Device(name=name, limit=None)
+    return _limited(name) if name in gpus else Device(name=name, limit=None)
+
+
+def find_devices(used: Iterable[str]) -> tuple[Device, ...]:
+    """Return the devices to plan a step for: `find_device` first, then other GPUs.
+
+    Args:
+        used: Full names of the step's devices.
+    """
+    device = find_device()
+    if not device.is_gpu or _planned_on.get():
+        return (device,)
+    there = {name.rpartition("/device:")[2] for name in used} & {*_own_devices("GPU")}
+    if not there:
+        return (device,)
+    names = sorted(there, key=lambda name: (name != device.name, len(name), name))
+    return tuple(map(_limited, names))
+
+
+def _limited(name: str) -> Device:
     return Device(name=name, limit=compat.allocator_limit(compat.device_name(name)))
 
 
@@ -262,23 +277,6 @@ def planned_on(name: str) -> Iterator[None]:
         yield
     finally:
         _planned_on.reset(token)
-
-
-def say_what_is_not_planned(device: Device, used: Iterable[str]) -> None:
-    """Warn of a step that also runs on other GPUs, whose memory is not planned.
-
-    Args:
-        device: The device that is planned for.
-        used: Full names of the step's devices.
-    """
-    names = sorted({name.rpartition("/device:")[2] for name in used} - {device.name})
-    others = [name for name in names if name.startswith("GPU")]
-    if others and device.is_gpu:
-        _LOG.warning(
-            "Memory is planned on %s alone: tensors of the step on %s stay there.",
-            device.name,
-            ", ".join(others),
-        )
 
 
 def sync_devices() -> None:

@@ -199,13 +199,14 @@ class LoneOp:
         """A callable that runs the op on ones."""
         if self.key not in _functions:
             _functions[self.key] = self.function()
-        nodes = {node.name for node in self.nodes}
-        inputs = [
-            _ones_of_int32(spec.shape)
-            if f"{name}_int32" in nodes
-            else tf.ones(spec.shape, spec.dtype)
-            for name, spec, _ in self.arguments
-        ]
+        nodes = {node.name: node.device for node in self.nodes}
+        with tf.device(nodes[self.op.name]):
+            inputs = [
+                _ones_of_int32(spec.shape)
+                if f"{name}_int32" in nodes
+                else tf.ones(spec.shape, spec.dtype)
+                for name, spec, _ in self.arguments
+            ]
         return partial(_functions[self.key], *inputs)
 
     def function(self) -> Callable[..., Any]:

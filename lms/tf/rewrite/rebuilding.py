@@ -24,7 +24,10 @@ __all__ += ["with_constants"]
 
 
 def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
-    """The step with `graph`, to which a plan has added ops; its nodes stay as given."""
+    """The step with `graph`, to which a plan has added ops; its nodes stay as given.
+
+    Nodes that other devices' plans have added stay too.
+    """
     if graph is step.graph:
         return step
     given = {node.name: node for node in step.nodes}
@@ -34,7 +37,8 @@ def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
         for op in graph.ops
         if op.name in given or before.get(op.name) != op  # arguments have no nodes
     )
-    return replace(step, graph=graph, nodes=nodes)
+    others = (node for node in step.nodes if node.name not in graph.by_name)
+    return replace(step, graph=graph, nodes=(*nodes, *others))
 
 
 def _reading(given: Mapping[str, compat.NodeDef], op: Op) -> compat.NodeDef:

@@ -58,7 +58,7 @@ from lms.tf.lowering import TracedStep
 from lms.tf.nodes import COPY_IN, COPY_OUT, Nodes, data_of, full_name, source_of
 from lms.units import Bytes
 
-__all__ = ["Seal", "rewrite"]
+__all__ = ["Seal", "guarded", "rewrite"]
 
 _SHOWN = 12  # ops of a cycle that a message names
 
@@ -82,52 +82,70 @@ class Seal:
 
 
 def rewrite(
-    step: TracedStep,
-    plan: SwapPlan,
-    commit_flag: Sequence[compat.NodeDef] = (),
-    late: Sequence[str] = (),
-    seal: Seal | None = None,
-    undo: Iterable[tuple[Sequence[compat.NodeDef], Sequence[str]]] = (),
+    step: TracedStep, plan: SwapPlan, seal: Seal | None = None, *, number: int = 0
 ) -> list[compat.NodeDef]:
-    """The step's nodes with the plan built in.
+    """The step's nodes with the plan of its device built in.
 
     Args:
         step: The traced step.
         plan: A plan that `lms.ir.plan.validate_plan` accepts for `step.graph`.
-        commit_flag: Nodes of which the last is what late writes wait for.
-        late: Names of the ops that wait for it.
         seal: Where the chunks of a sealed step lie.
-        undo: Nodes that copy variables, and names of the ops that wait for the last.
+        number: Number of the device among those of the step.
 
     Returns:
-        New nodes; names of the step's own nodes are kept, new ones begin with `lms/`.
+        New nodes; names of the step's own nodes are kept, new ones begin with `lms`.
 
     Raises:
         PlanError: If the plan would make ops wait for each other in a cycle.
     """
-    rewriter = _Rewriter(step, plan)
+    rewriter = _Rewriter(step, plan, f"{number or ''}")
     nodes = rewriter.nodes
-    for number, swap in enumerate(rewriter.plan.swaps):
-        rewriter.move(swap, f"lms/{number}/{op_of(swap.buffer.root)}")
+    rewriter.move()
     rewriter.wire(seal or Seal())
     if not (plan.is_empty or plan.chain_is_partial):
         rewriter.write_in_place()
-    for made, writers in [(commit_flag, late), *undo]:
-        for node in made:
-            nodes.add(node)
-        for name in writers:  # host at once: the way back waits for the whole device
-            last = -1 if nodes[name].device in ("", step.device) else -2
-            nodes.wait(nodes[name], [made[last].name])
     result = [*nodes]
     _refuse_cycle(result, step.graph)
+    return result
+
+
+def guarded(
+    nodes: Sequence[compat.NodeDef],
+    graph: GraphView,
+    device: str,
+    guards: Iterable[tuple[Sequence[compat.NodeDef], Sequence[str]]],
+) -> list[compat.NodeDef]:
+    """The step's nodes with writes that wait.
+
+    Args:
+        nodes: The step's nodes.
+        graph: Their graph.
+        device: Full name of the device of nodes without one.
+        guards: New nodes, and names of the ops that wait for the last on their device,
+            or for the host's.
+
+    Raises:
+        PlanError: If ops would wait for each other in a cycle.
+    """
+    found = Nodes(nodes)
+    for made, writers in guards:
+        for node in made:
+            found.add(node)
+        ends = {node.device: node.name for node in made if node.op == "Identity"}
+        host = next((node.name for node in made if node.op == "PyFunc"), "")
+        for name in writers:  # host at once: the way back waits for the whole device
+            found.wait(found[name], [ends.get(found[name].device or device, host)])
+    result = [*found]
+    _refuse_cycle(result, graph)
     return result
 
 
 class _Rewriter:
     """Adds copies to nodes, and collects what waits for what."""
 
-    def __init__(self, step: TracedStep, plan: SwapPlan) -> None:
+    def __init__(self, step: TracedStep, plan: SwapPlan, label: str) -> None:
         self.nodes, self._graph = Nodes(step.nodes), step.graph
+        self._label = label  # tells the devices' nodes apart
         self._device = step.device
         self.plan = resolve(step.graph, plan)
         # By link of the chain, what it waits for: ops whose room it needs, and swap-ins
@@ -139,7 +157,16 @@ class _Rewriter:
         self._spacers: dict[int, None] = {}  # not given back yet
         self._outside: list[tuple[str, str]] = []  # ops that are not ordered
 
-    def move(self, swap: ResolvedSwap, prefix: str) -> None:
+    def move(self) -> None:
+        """Add the copies of all swaps."""
+        for number, swap in enumerate(self.plan.swaps):
+            self._move(swap, self._copies_of(number))
+
+    def _copies_of(self, number: int) -> str:
+        root = self.plan.swaps[number].buffer.root
+        return f"lms{self._label}/{number}/{op_of(root)}"
+
+    def _move(self, swap: ResolvedSwap, prefix: str) -> None:
         tensor = swap.buffer.root
         device = self.nodes[op_of(tensor)].device
         dtype = self._graph.tensors[tensor].dtype
@@ -222,8 +249,7 @@ class _Rewriter:
                 waits = self._space(each, waits)
                 if turn.copy is not None:
                     swap, number = turn.copy
-                    root = self.plan.swaps[swap].buffer.root
-                    copy = f"lms/{swap}/{op_of(root)}/in{number}"
+                    copy = f"{self._copies_of(swap)}/in{number}"
                     nodes.wait(self._starts[copy], waits)
                     waits = [f"{copy}/settled"]
             waits += self._settled.get(i, ())
@@ -239,11 +265,11 @@ class _Rewriter:
             before = [name, *arrived]
             held += large if op.to_host else ()
         end = [Spacer(number, 0) for number in self._spacers]
-        kept = [self._look(tensor, "lms/kept", before) for tensor in held]
+        kept = [self._look(tensor, f"lms{self._label}/kept", before) for tensor in held]
         ends = [*self._space(end, before), *kept]
         if end or held:
             waits = (f"^{name}" for name in ends)
-            nodes.make(compat.END, "NoOp", waits, self._device)
+            nodes.make(f"{compat.END}{self._label}", "NoOp", waits, self._device)
 
     def write_in_place(self) -> None:
         """Let writes to variables wait for the planned readers of the old values.
@@ -267,7 +293,8 @@ class _Rewriter:
 
     def _arrive(self, tensors: Sequence[str]) -> list[str]:
         """Wait for tensors from the host; returns what the chain waits for."""
-        return [self._look(tensor, "lms/arrived", ()) for tensor in tensors]
+        prefix = f"lms{self._label}/arrived"
+        return [self._look(tensor, prefix, ()) for tensor in tensors]
 
     def _look(self, tensor: str, prefix: str, waits: Sequence[str]) -> str:
         """Add an op on the device that reads a tensor's shape; returns its name.
@@ -294,10 +321,10 @@ class _Rewriter:
     def _space(self, spacers: Sequence[Spacer], waits: list[str]) -> list[str]:
         """Take spacers and give them back in order; returns what to wait for."""
         for spacer in spacers:
-            name, device = f"lms/spacer{spacer.number}", self._device
+            name, device = f"lms{self._label}/spacer{spacer.number}", self._device
             if spacer.size:
                 count = spacer.size // CHUNK  # of rows: TensorFlow counts to 2^31
-                rows = f"lms/rows{count}"
+                rows = f"lms{self._label}/rows{count}"
                 if self.nodes.get(rows) is None:
                     shape = [count, CHUNK]
                     self.nodes.add(compat.constant(rows, shape, tf.int32, device))

@@ -250,7 +250,9 @@ def test_attention_is_cut_by_queries_and_by_keys() -> None:
     traced, step = traced_with(gradient(attention), given)
     whole = max(working_sets(step.graph))
     size = OpSize(most=whole // 16, rows=True)
-    cut = specialise(traced, traced.flat_inputs(given), device=DEVICE, size=size)
+    cut = specialise(
+        traced, traced.flat_inputs(given), device=DEVICE, sizes=[(DEVICE, size)]
+    )
     assert max(working_sets(cut.graph)) < whole / 4
     kept = [t.size for op in cut.graph.ops if op.constant for t in op.outputs]
     assert sum(kept) < length * length

@@ -72,7 +72,7 @@ from lms.units import Bytes
 
 __all__ = ["Argument", "TracedStep", "specialise"]
 
-_NO_EDGES: Mapping[str, Sequence[str]] = {}
+_NO_EDGES = dict[str, tuple[str, ...]]()
 _AXES = 3  # axes along which an op may be split, one after the other
 _PAIR = 2  # inputs of a sum that has equal bits in both orders
 
@@ -300,7 +300,6 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
         )
 
     own = step_of(cut, traced.graph_def.library, None)
-
     known = Step(
         device=device,
         ends=loop_ends(own.nodes),
@@ -324,9 +323,8 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
         step = rewritten([one for one in PASSES if one is not ASSIGN_IN_PLACE])
     number = 0
     for place, size in sizes:
-        there = step
-        if place != device:
-            there = step_of(step.nodes, step.library, own, place)
+        is_here = place == device
+        there = step if is_here else step_of(step.nodes, step.library, own, place)
         for _ in range(_AXES):
             found = regions(there.graph, there.nodes, size)
             if not found:
@@ -336,11 +334,11 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
             count = there.ops_cut + sum(name in own.graph.by_name for name in names)
             there = replace(step_of(cut, step.library, own, place), ops_cut=count)
             number += 1
-        step = there if place == device else step_of(there.nodes, step.library, own)
+        step = there if is_here else step_of(there.nodes, step.library, own)
     if len(devices_of(step.nodes)) > 1:
-        edges = edges_between(step.nodes, numbers, behind)
-        count, step = step.ops_cut, step_of(step.nodes, step.library, own, edges=edges)
-        step = replace(step, ops_cut=count)
+        edges = edges_between(step.nodes, device, numbers, behind)
+        seen = step_of(step.nodes, step.library, own, edges=edges)
+        step = replace(seen, ops_cut=step.ops_cut)
     return step
 
 

@@ -8,7 +8,8 @@ Devices are planned one after the other. The graph of a device has the orders of
 before as edges, so every order that the planner may choose goes with theirs.
 
 A collective ends on no device before it has begun on all. So its ops count as one: the
-first waits for what any of them waits for, and the others come behind the first.
+op of the device to plan waits for what any of them waits for, and the others wait for
+that op. Then what follows on any device comes behind it, too.
 """
 
 from collections import defaultdict
@@ -45,6 +46,7 @@ def numbers_in(captured: Mapping[str, tf.Tensor | None]) -> dict[str, int]:
 
 def edges_between(
     nodes: Sequence[compat.NodeDef],
+    device: str,
     numbers: Mapping[str, int],
     orders: Sequence[Sequence[str]],
 ) -> dict[str, tuple[str, ...]]:
@@ -52,6 +54,7 @@ def edges_between(
 
     Args:
         nodes: The step's nodes.
+        device: Full name of the device to plan for.
         numbers: Values of captured numbers, by the names of their nodes: two
             collectives with equal keys are one.
         orders: Names of ops in their order, for each device that is planned already.
@@ -61,7 +64,8 @@ def edges_between(
     for order in orders:
         for before, after in pairwise(name for name in order if name in there):
             edges[after].append(before)
-    for first, *others in _collectives(nodes, numbers):
+    for group in _collectives(nodes, numbers):
+        first, *others = sorted(group, key=lambda node: node.device != device)
         for other in others:
             sources = map(source_of, other.input)
             edges[first.name] += filter(there.__contains__, sources)

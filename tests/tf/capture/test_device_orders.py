@@ -1,0 +1,98 @@
+"""No two plans of one step can wait for each other: laws of the order between cards."""
+
+from graphlib import TopologicalSorter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lms.tf import compat
+from lms.tf.capture.device_orders import devices_of, edges_between
+from lms.tf.nodes import source_of
+
+pytestmark = pytest.mark.tf
+
+
+def card(number: int) -> str:
+    return compat.device_name(f"GPU:{number}")
+
+
+def node(name: str, number: int, *inputs: str, op: str = "Neg") -> compat.NodeDef:
+    return compat.made_node(name, op, inputs, card(number))
+
+
+def reduction(name: str, number: int, key: str, value: str) -> compat.NodeDef:
+    return node(name, number, value, "size", "group", key, op="CollectiveReduceV2")
+
+
+NUMBERS = {"size": 2, "group": 1, "first": 7, "second": 8}
+
+
+def waits(nodes: Any, edges: Any) -> dict[str, set[str]]:
+    names = {one.name for one in nodes}
+    found = {n.name: {*map(source_of, n.input)} & names for n in nodes}
+    return {name: found[name] | {*edges.get(name, ())} for name in found}
+
+
+def test_ops_keep_the_order_of_a_card_that_is_planned_already() -> None:
+    nodes = [node("a", 0), node("b", 0), node("c", 1, "a"), node("d", 0)]
+    edges = edges_between(nodes, card(1), {}, [("a", "gone", "b", "d")])
+    assert edges == {"b": ("a",), "d": ("b",)}
+    assert devices_of(nodes) == (card(0), card(1))
+
+
+def test_a_collective_waits_for_what_its_ops_on_all_cards_wait_for() -> None:
+    nodes = [node("x", 0), node("y", 1)]
+    nodes += [reduction("r0", 0, "first", "x"), reduction("r1", 1, "first", "y")]
+    first, second = (edges_between(nodes, card(n), NUMBERS, []) for n in (0, 1))
+    assert first == {"r0": ("y",), "r1": ("r0",)}
+    assert second == {"r1": ("x",), "r0": ("r1",)}
+
+
+def test_collectives_of_unknown_keys_are_not_taken_for_one() -> None:
+    nodes = [node("x", 0), node("y", 1)]
+    nodes += [reduction("r0", 0, "own", "x"), reduction("r1", 1, "own", "y")]
+    assert edges_between(nodes, card(0), NUMBERS, []) == {}
+
+
+@given(st.randoms(use_true_random=False), st.integers(2, 4), st.integers(1, 4))
+def test_cards_that_are_planned_in_turn_meet_in_every_collective(
+    random: Any, cards: int, collectives: int
+) -> None:
+    """Any order that the graph of a card allows lets all cards run to the end."""
+    numbers = {**NUMBERS, **{f"key{k}": k for k in range(collectives)}}
+    nodes = list[compat.NodeDef]()
+    for number in range(cards):
+        for k in range(collectives):
+            made = f"{number}/make{k}"
+            before = [f"{number}/reduce{k - 1}"] * (k > 0 and random.random() < 0.3)
+            nodes.append(node(made, number, *before))
+            nodes.append(reduction(f"{number}/reduce{k}", number, f"key{k}", made))
+    orders = list[tuple[str, ...]]()
+    for number in range(cards):
+        left = waits(nodes, edges_between(nodes, card(number), numbers, orders))
+        order = list[str]()
+        while left:
+            ready = sorted(name for name, before in left.items() if not before)
+            assert ready, "a card's graph has a cycle"
+            chosen = ready[int(np.floor(random.random() * len(ready)))]
+            order.append(chosen)
+            del left[chosen]
+            for before in left.values():
+                before.discard(chosen)
+        orders.append(tuple(n for n in order if n.startswith(f"{number}/")))
+    together: TopologicalSorter[str] = TopologicalSorter()
+    for one, before in waits(nodes, {}).items():
+        together.add(met(one), *map(met, before))
+    for order in orders:
+        for first, then in pairwise(order):
+            together.add(met(then), met(first))
+    assert [*together.static_order()]
+
+
+def met(name: str) -> str:
+    """The ops of a collective are one: none ends before all have begun."""
+    return name.partition("/")[2] if "reduce" in name else name

@@ -1,0 +1,34 @@
+"""A strategy of two replicas: each card has a plan, and the bits are plain Keras's."""
+
+import pytest
+
+from tests.tf.worker import Worker
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+
+def test_each_replica_is_planned_and_a_card_that_runs_out_undoes_the_step_on_all(
+    worker: Worker,
+) -> None:
+    trial = "tests.tf.replica_trials:fit_replicas"
+    found = worker.ask(trial, memory="64MiB", card={"cards": 2}, budget="8MiB")
+    for name in ("planned", "failing"):
+        ours = found[name]
+        assert ours["devices"] == ["GPU:0", "GPU:1"]
+        assert min(ours["changes"]) > 0
+        assert ours["kinds"] == ["predict", "test", "train"]
+        for number in ("digest", "losses", "predicted"):
+            assert ours[number] == found["plain"][number]
+    assert found["planned"]["replans"] == [0, 0]
+    assert max(found["planned"]["over"]) <= 0
+    assert found["failing"]["replans"] == [1, 1]
+
+
+def test_a_loop_of_one_s_own_runs_its_replicas_by_a_plan_for_each(
+    worker: Worker,
+) -> None:
+    trial = "tests.tf.replica_trials:run_replicas"
+    found = worker.ask(trial, memory="64MiB", card={"cards": 2}, budget="5MiB")
+    assert found["planned"] == found["plain"]
+    assert found["devices"] == ["GPU:0", "GPU:1"]
+    assert min(found["changes"]) > 0

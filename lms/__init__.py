@@ -25,7 +25,7 @@ from lms.errors import (
 
 if TYPE_CHECKING:
     from lms.emulation import emulate
-    from lms.fit.callback import LMSCallback
+    from lms.fit.callback import LMSCallback, large_model
     from lms.fit.fitted import fit_in_memory, on_host
     from lms.ir.plan import SwapPlan
     from lms.report.step import StepReport
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
 __all__ += ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
 __all__ += ["PlanError", "UnsupportedError", "WorkersError"]
-__all__ += ["cut", "fit_in_memory", "join", "on_host", "pipeline_step"]
+__all__ += ["cut", "fit_in_memory", "join", "large_model", "on_host", "pipeline_step"]
 
 _HOMES = {
     "DataParallel": "lms.workers.data_parallel",
@@ -48,6 +48,7 @@ _HOMES = {
     "emulate": "lms.emulation",
     "fit_in_memory": "lms.fit.fitted",
     "join": "lms.workers.joining",
+    "large_model": "lms.fit.callback",
     "on_host": "lms.fit.fitted",
     "pipeline_step": "lms.workers.pipeline",
 }

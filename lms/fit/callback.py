@@ -5,7 +5,8 @@ its callbacks that training begins, then calls `model.train_function` for each b
 The begin hook replaces that attribute by a function that plans; the end hook restores
 Keras's. If training dies in between, an error of the step restores it at once. Any
 other way out is caught at the next use: Keras always calls `make_train_function` first,
-and the replaced one then restores everything.
+and the replaced one then restores everything. Within `large_model`, where no hook is
+called, a function is replaced whenever Keras has made it.
 
 Where a step fits and no batch can be larger, Keras's own function runs all steps. Else
 each batch is checked: a batch larger than all before gets its own plan.
@@ -14,10 +15,10 @@ Known weakness: ops that keep their random state in the kernel (`tf.random` with
 seed, not Keras's seed generators) restart in each plan and in each batch's own step.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, partialmethod
 from typing import Any, Unpack
 
 import keras
@@ -36,8 +37,9 @@ from lms.tf.compat import one_replica_s
 from lms.tf.measure.devices import find_device
 from lms.units import Bytes
 
-__all__ = ["FunctionHook", "LMSCallback"]
+__all__ = ["FunctionHook", "LMSCallback", "large_model"]
 
+_MAKERS = {f"make_{kind}_function": kind for kind in ("train", "test", "predict")}
 _NO_BATCH = (StopIteration, tf.errors.OutOfRangeError)
 
 
@@ -50,11 +52,14 @@ class FunctionHook:
         kind: str,
         fitted: FittedFunction,
         say: Callable[[StepReport], None],
+        *,
+        stays: bool = False,
     ) -> None:
         self.fitted = fitted
         self._model = model
         self._kind = kind
         self._say = say
+        self._stays = stays  # until Keras makes another function
         self._name, self._maker = f"{kind}_function", f"make_{kind}_function"
         self._own = getattr(model, self._name)
         self._others: Any = None
@@ -66,22 +71,18 @@ class FunctionHook:
         return model is self._model and self._own is getattr(model, self._name)
 
     def install(self) -> None:
-        """Install the planned function, and a `make_..._function` that removes it.
-
-        Raises:
-            ValueError: If another callback of the same `fit` has installed its own.
-        """
-        other = getattr(self._model.__dict__.get(self._maker), "__self__", None)
-        if isinstance(other, FunctionHook) and other is not self:
-            other.remove()
-            raise ValueError(
-                "`callbacks` must hold one LMSCallback, got two: both would plan the "
-                "same step. Leave one."
-            )
+        """Install the planned function, and a `make_..._function` that removes it."""
         self._replace()
         own = self._model.__dict__
-        self._others = own.get(self._maker)  # set by `DataParallel`
+        self._others = own.get(self._maker)  # `DataParallel`'s or `large_model`'s
         own[self._maker] = self._make
+
+    @staticmethod
+    def of(model: keras.Model, kind: str) -> "FunctionHook | None":
+        """Return the hook that is installed in a model."""
+        maker = model.__dict__.get(f"make_{kind}_function")
+        found = getattr(maker, "__self__", None)
+        return found if isinstance(found, FunctionHook) else None
 
     def _replace(self) -> None:
         run = self._predict if self._kind == "predict" else self._run_steps
@@ -92,13 +93,13 @@ class FunctionHook:
         """Plan steps anew from the next one on, also where Keras's function runs."""
         self.fitted.budget = budget
         self._said.clear()
-        if self._model.__dict__.get(self._maker) == self._make:
+        if self.of(self._model, self._kind) is self:
             self._replace()
 
     def remove(self) -> None:
         """Restore Keras's function unless the model was recompiled; may be repeated."""
-        own = self._model.__dict__
-        if own.get(self._maker) == self._make:
+        if self.of(self._model, self._kind) is self:
+            own = self._model.__dict__
             del own[self._maker]
             if self._others is not None:
                 own[self._maker] = self._others
@@ -109,12 +110,17 @@ class FunctionHook:
                 self.fitted.give_back()
 
     def _make(self, force: bool = False) -> Any:  # noqa: FBT001, FBT002 - Keras's form
+        installed: Any = getattr(self._model, self._name)
+        if self._stays and not force and getattr(installed, "__self__", None) is self:
+            return installed
         self.remove()
         return getattr(self._model, self._maker)(force=force)
 
     def _run_steps(self, iterator: Any) -> Any:
         """Run `steps_per_execution` steps, as Keras's own function does."""
         given, iterator = iterator, one_replica_s(iterator)
+        if not hasattr(iterator, "element_spec"):  # `train_on_batch`'s generator
+            return self._run_batch(next(iterator))
         if self._is_new:
             self._is_new = False
             self._run(self.fitted.prepare, iterator)
@@ -137,21 +143,25 @@ class FunctionHook:
         compiled, or runs several batches, asks for its batch first.
         """
         compiled = self._model.jit_compile or self._model.steps_per_execution > 1
-        if self._kind == "train" and not compiled and self._others is None:
+        averages = hasattr(self._others, "__self__")  # set by `DataParallel`
+        if self._kind == "train" and not compiled and not averages:
             self.fitted.run_without_batch(iterator)
 
     def _predict(self, batches: Sequence[Any]) -> Any:
-        parts = [self._predict_one(data) for data in batches]
+        parts = [self._run_batch(data) for data in batches]
         if len(parts) == 1:
             return parts[0]
         return keras.tree.map_structure(lambda *p: tf.concat(p, axis=0), *parts)
 
-    def _predict_one(self, data: Any) -> Any:
-        """Predict one batch; volumes of each size have their own plan, or need none."""
-        data = keras_step.without_optionals(data)
-        if self._may_step_aside and self.fitted.runs_plain([data]):
-            return self._own([data])
-        return self._run(self.fitted, [data])
+    def _run_batch(self, data: Any) -> Any:
+        """Run a step on one batch; each size has its own plan, or needs none."""
+        data = keras_step.as_tensors(data)
+        given = [data] if self._kind == "predict" else data
+        if self._may_step_aside and self._run(self.fitted.runs_plain, given):
+            outputs = self._own([data])
+            self.fitted.note_peak()
+            return outputs
+        return self._run(self.fitted, given)
 
     def _run(self, step: Callable[[Any], Any], data: Any) -> Any:
         """Run one step and report new plans, or restore Keras's function.
@@ -325,29 +335,11 @@ class LMSCallback(keras.callbacks.Callback):
         """The reports as a readable table."""
         return self._why_unplanned or table(self.report)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Replace the model's training function."""
-        self._begin("train")
-
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Put the model's training function back."""
-        self._end("train")
-
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Replace the model's evaluation function."""
-        self._begin("test")
-
-    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Put the model's evaluation function back."""
-        self._end("test")
-
-    def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Replace the model's prediction function."""
-        self._begin("predict")
-
-    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
-        """Put the model's prediction function back."""
-        self._end("predict")
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Begin again where another callback, or a `fit` within this one, came by."""
+        hook, model = self._hooks.get("train"), self.model
+        if hook and model and FunctionHook.of(model, "train") is not hook:
+            self._begin("train")
 
     def __getstate__(self) -> dict[str, Any]:
         """State of a copy: the knobs, without the model and its plans."""
@@ -360,10 +352,12 @@ class LMSCallback(keras.callbacks.Callback):
         self._hooks = {}
         self._why_unplanned = ""
 
-    def _begin(self, kind: str) -> None:
+    def _begin(self, kind: str, logs: object = None, *, stays: bool = False) -> None:
+        del logs
         model: Any = self.model
         try:
-            if not (why := _unlimited() if nothing_to_plan(self._settings) else ""):
+            why = _unlimited() if nothing_to_plan(self._settings) else ""
+            if not (why := why or self._who_plans(model, kind)):
                 keras_step.check_model(model)
         except UnsupportedError as error:
             if self._settings.asks_for_a_plan:
@@ -378,22 +372,47 @@ class LMSCallback(keras.callbacks.Callback):
         hook = self._hooks.get(kind)
         if hook is None or not hook.is_for(model):
             make_slots = partial(keras_step.make_slots, model)
+            has_two = kind != "predict"  # of an iterator and of a batch
             fitted = FittedFunction(
                 keras_step.step_of(model, kind),
                 self._settings,
                 kind=kind,
                 made_before=make_slots if kind == "train" else None,
                 shown=self._shown,
-                of_batch=keras_step.step_of_data(model, kind),
-                own=keras_step.own_function(model, kind),
+                of_batch=keras_step.step_of_data(model, kind) if has_two else None,
+                own=keras_step.own_functions(model, kind),
             )
-            hook = FunctionHook(model, kind, fitted, self._say)
+            hook = FunctionHook(model, kind, fitted, self._say, stays=stays)
             self._hooks[kind] = hook
         hook.install()
 
-    def _end(self, kind: str) -> None:
+    def _who_plans(self, model: keras.Model, kind: str) -> str:
+        """Say that another callback plans the step; remove it if only this one asks."""
+        other = FunctionHook.of(model, kind)
+        if other is None or other is self._hooks.get(kind):
+            return ""
+        ours, theirs = self._settings, other.fitted.settings
+        if not ours.asks_for_a_plan or ours == theirs:
+            return "Another LMSCallback plans this model: this one plans nothing."
+        other.remove()
+        if theirs.asks_for_a_plan:
+            raise ValueError(
+                "`callbacks` must hold one LMSCallback with a budget or a plan, got "
+                "two that differ: both would plan the same step. Leave one."
+            )
+        return ""
+
+    def _end(self, kind: str, logs: object = None) -> None:
+        del logs
         if kind in self._hooks:
             self._hooks[kind].remove()
+
+    on_train_begin: Any = partialmethod(_begin, "train")
+    on_train_end: Any = partialmethod(_end, "train")
+    on_test_begin: Any = partialmethod(_begin, "test")
+    on_test_end: Any = partialmethod(_end, "test")
+    on_predict_begin: Any = partialmethod(_begin, "predict")
+    on_predict_end: Any = partialmethod(_end, "predict")
 
     def _say(self, report: StepReport) -> None:
         if self._verbose:
@@ -404,6 +423,68 @@ class LMSCallback(keras.callbacks.Callback):
 
     def _print(self, line: str) -> None:
         _console().print(line, highlight=False, markup=False)
+
+
+@contextmanager
+def large_model(
+    model: keras.Model,
+    budget: int | str | None = None,
+    *,
+    verbose: int = 1,
+    **knobs: Unpack[Knobs],
+) -> Iterator[LMSCallback]:
+    """Within the context, plan all steps of a model, also those of single batches.
+
+    For loops over `train_on_batch`, `test_on_batch` or `predict_on_batch`, where Keras
+    calls no callbacks. Each model of a loop has a context of its own.
+
+    Args:
+        model: The model; it may be compiled within, and anew.
+        budget: As for `LMSCallback`.
+        verbose: As for `LMSCallback`.
+        **knobs: The other knobs of `LMSCallback`, which says what is refused.
+
+    Yields:
+        A callback, with `report`, `plan`, `summary()` and `budget`.
+
+    Example:
+        >>> import keras
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        >>> model.compile("sgd", "mse")
+        >>> with large_model(model, verbose=0) as large:
+        ...     loss = model.train_on_batch(np.ones((8, 4)), np.ones((8, 2)))
+        >>> large.budget
+    """
+    nothing_to_plan(read_settings(budget=budget, **knobs))  # refuses without a GPU
+    callback = LMSCallback(budget, verbose=verbose, **knobs)
+    callback.set_model(model)
+    others = _without_hooks(model)
+    try:
+        for name, kind in _MAKERS.items():
+            begin = partial(callback._begin, kind, stays=True)  # noqa: SLF001 - ours
+            model.__dict__[name] = _made_then(getattr(model, name), begin)
+        yield callback
+    finally:
+        for name in _without_hooks(model):
+            del model.__dict__[name]
+        model.__dict__.update(others)
+
+
+def _without_hooks(model: keras.Model) -> dict[str, Any]:
+    """Remove hooks from a model; return its other replaced `make_..._function`s."""
+    for kind in _MAKERS.values():
+        if hook := FunctionHook.of(model, kind):
+            hook.remove()
+    return {name: model.__dict__[name] for name in _MAKERS if name in model.__dict__}
+
+
+def _made_then(make: Callable[..., Any], begin: Callable[[], None]) -> Any:
+    def make_and_begin(force: bool = False) -> None:  # noqa: FBT001, FBT002 - Keras's
+        make(force=force)
+        begin()
+
+    return make_and_begin
 
 
 def _console() -> Console:

@@ -169,15 +169,15 @@ class FittedFunction:
     """A training step, planned for each signature of its calls.
 
     Args:
-        function: The function to trace.
+        function: The function to trace; with `of_batch` it takes an iterator.
         settings: The user's knobs.
         kind: The step's name in reports.
         signature: Specs to trace with; None traces with the arguments of a call.
         made_before: Called before a trace: makes variables that the trace would make.
         shown: Context that shows the progress of a preparation.
         of_batch: The step of a given batch, if `function` draws one from an iterator.
-        own: The function that runs without LMS, with equal arguments: tells which
-            shapes a trace leaves open. None: `function`.
+        own: The functions that run without LMS, of `function`'s arguments and of a
+            batch: they tell which shapes a trace leaves open. None: `function`.
     """
 
     def __init__(  # noqa: PLR0913 - callbacks of both entry points
@@ -190,18 +190,19 @@ class FittedFunction:
         made_before: Callable[[], None] | None = None,
         shown: Callable[[], AbstractContextManager[None]] = nullcontext,
         of_batch: Callable[[Any], Any] | None = None,
-        own: Any = None,
+        own: Sequence[Any] = (),
     ) -> None:
-        self._function = function
         self._plainly = as_function(function)
         self._step_of_batch = None if of_batch is None else as_function(of_batch)
-        self._own = function if own is None else own
-        self._settings = settings
+        # What is traced, and with whose shapes: of an iterator, and of a call.
+        self._drawing = function, own[0] if own else function
+        self._calling = (of_batch or function), own[-1] if own else function
+        self.settings = settings
         self._kind = kind
         self._signature = None if signature is None else read_signature(signature)
         self._made_before = made_before
         self._shown = shown
-        self._traced: dict[str, TracedFunction] = {}
+        self._traced: dict[tuple[bool, str], TracedFunction] = {}
         self._steps: dict[_Key, PreparedStep] = {}
         self._sure: dict[_Key, list[Any]] = {}
         self._lock = RLock()
@@ -231,32 +232,36 @@ class FittedFunction:
             ValueError, TypeError: If another one is no size.
             UnsupportedError: If another one is given without a GPU.
         """
-        return self._settings.budget
+        return self.settings.budget
 
     @budget.setter
     def budget(self, budget: int | str | None) -> None:
-        settings = replace(with_budget(self._settings, budget), plan=None)
-        if settings.budget == self._settings.budget:
+        settings = replace(with_budget(self.settings, budget), plan=None)
+        if settings.budget == self.settings.budget:
             return
         unplanned = self._plainly if nothing_to_plan(settings) else None
         with self._lock, PREPARING:  # between two steps
-            self._settings, self._unplanned = settings, unplanned
+            self.settings, self._unplanned = settings, unplanned
             for known in (self._steps, self._sure, self._given_up):
                 known.clear()
 
     def __call__(self, *args: Any) -> Any:
         """Run one step; plan first if this signature is new."""
-        if self._unplanned is not None:
-            return self._unplanned(*args)
+        if ready := self._ready(args):
+            return self._run(*ready)
+        return (self._step_of_batch or self._unplanned or self._plainly)(*args)
+
+    def _ready(self, args: Sequence[Any]) -> tuple[TracedFunction, list[Any]] | None:
+        """Prepare the step of a call; None if the step runs unplanned."""
         called = self._called(args)
-        key, ready = signature_key(called), None
-        if key not in self._given_up:
+        key = signature_key(called)
+        if self._unplanned is None and key not in self._given_up:
             with self._giving_up(key):
                 traced = self._trace(called, None)
                 inputs = traced.flat_inputs(args)
                 self._prepared(traced, inputs)
-                ready = traced, inputs
-        return self._run(*ready) if ready else self._plainly(*args)
+                return traced, inputs
+        return None
 
     def draw_and_run(self, iterator: Any) -> Any:
         """Run one step on the next element of a `tf.data` iterator.
@@ -290,7 +295,7 @@ class FittedFunction:
         try:
             yield
         except UnsupportedError as error:
-            if self._settings.asks_for_a_plan:
+            if self.settings.asks_for_a_plan:
                 raise
             if not self._given_up:
                 said = "The %s step cannot be planned and runs as without LMS: %s"
@@ -299,7 +304,7 @@ class FittedFunction:
 
     def run_without_batch(self, iterator: Any) -> None:
         """Run the ops that need no batch, of the step that draws from an iterator."""
-        traced = self._traced.get(signature_key([iterator.element_spec]))
+        traced = self._traced.get((True, signature_key([iterator.element_spec])))
         if self._unplanned is not None or traced is None:
             return
         steps = (s for key, s in self._steps.items() if key[0] == id(traced))
@@ -307,13 +312,14 @@ class FittedFunction:
             run_without_inputs(step.source.step.own or step.source.step)
 
     def runs_plain(self, *args: Any) -> bool:
-        """Tell whether this signature was seen and needs no plan."""
-        traced = self._traced.get(signature_key(self._called(args)))
-        if traced is None:
-            return False
-        key = self._key(traced, traced.flat_inputs(args))
-        step = self._steps.get(key)
-        return step is not None and step.is_sure and not step.is_on_host
+        """Plan first if this signature is new; tell whether it needs no plan."""
+        if not (ready := self._ready(args)):
+            return True
+        step = self._prepared(*ready)
+        assert step is not None
+        if is_plain := step.is_sure and not step.is_on_host:
+            step.watch()
+        return is_plain
 
     def prepare(self, iterator: Any = None) -> None:
         """Plan now if all shapes are known: the signature's, or of a data iterator."""
@@ -346,8 +352,7 @@ class FittedFunction:
     def watch_peak(self) -> None:
         """Measure the peak of steps that Keras's own function is about to run."""
         for step in self._known():
-            for part in step.parts:
-                part.device.watch(step)
+            step.watch()
 
     def note_peak(self) -> None:
         """Record the memory peak of steps that Keras's own function ran."""
@@ -361,15 +366,19 @@ class FittedFunction:
         return called_signature(self._signature, args) if self._signature else args
 
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
-        key = signature_key(args if iterator is None else [iterator.element_spec])
+        is_drawn, given = iterator is not None, args
+        if is_drawn:
+            given = [iterator.element_spec]
+        function, own = self._drawing if is_drawn else self._calling
+        key = is_drawn, signature_key(given)
         if key not in self._traced:
-            refused, settings = refused_in_words("trace a step"), self._settings
+            refused, settings = refused_in_words("trace a step"), self.settings
             with PREPARING, refused, _made_beside(settings, _SLOTS_PART), self._shown():
                 if key not in self._traced:  # another thread may have come first
                     if self._made_before is not None:
                         self._made_before()
                     self._traced[key] = trace(
-                        self._function, args, iterator=iterator, own=self._own
+                        function, args, iterator=iterator, own=own
                     )
         return self._traced[key]
 
@@ -399,7 +408,7 @@ class FittedFunction:
         if step is None:
             with PREPARING, refused_in_words("plan a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
-                    settings = self._settings
+                    settings = self.settings
                     if self._steps or self._kind not in ("train", "step"):
                         # A stored plan is for the first training step.
                         settings = replace(settings, plan=None)

@@ -211,9 +211,14 @@ class PreparedStep:
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
 
-    def _settle(self) -> None:
+    def watch(self) -> None:
+        """Measure the peaks of this step from now on."""
         for part in self.parts:
             part.device.watch(self)
+
+    def _settle(self) -> None:
+        self.watch()
+        for part in self.parts:
             part.on_host.settle()
 
     def _call(self, inputs: Sequence[Any]) -> Any:

@@ -124,10 +124,29 @@ def test_a_copy_has_the_knobs_and_plans_of_its_own(
     assert len(callback.report) == 1
 
 
-def test_two_in_a_list_are_refused(model: Any, data: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must hold one LMSCallback, got two"):
-        model.fit(**data, callbacks=[lms_callback("1GiB"), lms_callback("1GiB")])
+def test_two_in_a_list_are_refused_where_both_ask_for_plans_that_differ(
+    model: Any, data: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="must hold one LMSCallback with a budget"):
+        model.fit(**data, callbacks=[lms_callback("1GiB"), lms_callback("2GiB")])
     assert not is_replaced(model)
+
+
+def test_of_two_in_a_list_one_plans_and_the_other_says_so(
+    model: Any, data: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    validation = {"validation_data": (data["x"], data["y"])}
+    for asked, other in (("1GiB", "1GiB"), ("1GiB", None), (None, None)):
+        for first, second in ((asked, other), (other, asked)):
+            both = [lms_callback(first, verbose=1), lms_callback(second, verbose=1)]
+            model.fit(**data, **validation, callbacks=both)
+            told = [callback.report for callback in both]
+            planned = 1 if first is None and second else 0
+            assert [report.kind for report in told[planned]] == ["train", "test"]
+            assert told[1 - planned] == ()
+            said = "Another LMSCallback plans this model: this one plans nothing."
+            assert capsys.readouterr().out.count(f"LMS: {said}") == 1
+            assert not is_replaced(model)
 
 
 @pytest.mark.parametrize("verbose", [7, -1, None, "auto"])

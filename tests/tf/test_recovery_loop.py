@@ -112,7 +112,7 @@ def test_a_step_that_seemed_to_fit_is_planned_when_it_runs_out(fitted: Any) -> N
     step = report.unplanned_peak_bytes - report.persistent_bytes
     budget = report.persistent_bytes + int(1.25 * step)
     signature = [tf.TensorSpec([1024, 16])]
-    made = fit_in_memory(planned._function, signature, budget=budget, recompute=False)
+    made = fit_in_memory(planned._calling[0], signature, budget=budget, recompute=False)
     assert made.report[0].fits_unplanned
     assert not made.fits_unplanned(), "with so little to spare it is watched"
     fail(made, 1)
@@ -182,7 +182,7 @@ def test_a_step_of_unknown_size_is_planned_by_a_guess_when_it_runs_out() -> None
 def test_a_step_whose_variables_were_not_kept_is_never_repeated(fitted: Any) -> None:
     planned, (_, state) = fitted
     signature = [tf.TensorSpec([1024, 16])]
-    made = fit_in_memory(planned._function, signature, budget="1GiB")
+    made = fit_in_memory(planned._calling[0], signature, budget="1GiB")
     assert made.fits_unplanned()
     step = prepared(made)
 

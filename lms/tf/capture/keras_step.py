@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 
-__all__ = ["batch_specs", "check_model", "iterator_of", "make_slots", "own_function"]
-__all__ += ["step_of", "step_of_data", "without_optionals"]
+__all__ = ["as_tensors", "batch_specs", "check_model", "iterator_of", "make_slots"]
+__all__ += ["own_functions", "step_of", "step_of_data"]
 
 _LOG = logging.getLogger("lms")
 
@@ -84,17 +84,20 @@ def make_slots(model: keras.Model) -> None:
             optimizer.build(model.trainable_variables)
 
 
-def own_function(model: keras.Model, kind: str) -> Any:
-    """Return the `tf.function` of Keras's own steps; None if Keras made none yet.
+def own_functions(model: keras.Model, kind: str) -> list[Any]:
+    """Return the `tf.function`s of Keras's own steps; none if Keras made none yet.
 
-    For training and evaluation Keras wraps it in a function that calls nothing else.
+    For training and evaluation Keras wraps two in a function that calls nothing else:
+    of an iterator, and of a batch.
     """
-    made = unwrap(getattr(model, f"{kind}_function"))
-    around = getattr(made, "__closure__", None) or ()
-    for found in (made, *(cell.cell_contents for cell in around)):
-        if isinstance(found, tf.types.experimental.PolymorphicFunction):
-            return found
-    return None
+
+    def is_one(function: Any) -> bool:
+        return isinstance(function, tf.types.experimental.PolymorphicFunction)
+
+    made = unwrap(getattr(model, f"{kind}_function"), stop=is_one)
+    around = [cell.cell_contents for cell in getattr(made, "__closure__", None) or ()]
+    found = [unwrap(each, stop=is_one) for each in (made, *around)]
+    return list(filter(is_one, found))
 
 
 def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
@@ -113,7 +116,7 @@ def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
 
     @tf.autograph.experimental.do_not_convert
     def on_data(data: Any) -> Any:
-        results = strategy.run(one_step, args=(without_optionals(data),))
+        results = strategy.run(one_step, args=(as_tensors(data),))
         return keras.tree.map_structure(reduced, results)
 
     return on_data
@@ -164,8 +167,15 @@ def _spec(value: Any) -> tf.TensorSpec | None:
     return tf.TensorSpec(value.shape, dtype)
 
 
-def without_optionals(data: Any) -> Any:
-    """Replace absent parts of the data by None, as Keras's own steps do."""
-    return keras.tree.map_structure(
-        lambda part: None if isinstance(part, tf.experimental.Optional) else part, data
-    )
+def as_tensors(batch: Any) -> Any:
+    """Return a batch without Keras's marks of absent parts, its arrays as tensors."""
+
+    def part(value: Any) -> Any:
+        if isinstance(value, tf.experimental.Optional):
+            return None
+        if isinstance(value, tf.Tensor) or not hasattr(value, "__array__"):
+            return value
+        with tf.device("CPU:0"):  # arrays take no memory of the device
+            return tf.convert_to_tensor(value)
+
+    return keras.tree.map_structure(part, batch)

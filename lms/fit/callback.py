@@ -259,8 +259,8 @@ class LMSCallback(keras.callbacks.Callback):
 
     Raises:
         ValueError, TypeError: If an argument breaks its rule.
-        BudgetError: When the first batch comes, if no plan fits; names the op and the
-            least budget.
+        BudgetError: When the first batch comes, if no plan fits the given budget; names
+            the op and the least budget.
         UnsupportedError: At the begin hook, for a budget, thresholds or a plan where
             there is no GPU, with `run_eagerly` and with more than one replica. Without
             these Keras trains as ever there, and a line says so.

@@ -12,8 +12,9 @@ from dataclasses import replace
 from threading import RLock
 from typing import Any, TypeAlias, Unpack
 
-from lms.errors import UnsupportedError
+from lms.errors import LMSError, UnsupportedError, WorkersError
 from lms.machine.ranks import joined
+from lms.planning.problem import Filters
 from lms.planning.settings import Knobs, Settings, read_settings, with_budget
 from lms.report.step import StepReport, StepTimeline
 from lms.tf import compat
@@ -294,13 +295,26 @@ class FittedFunction:
         """Let a signature run unplanned from now on if it cannot be planned."""
         try:
             yield
-        except UnsupportedError as error:
-            if self.settings.asks_for_a_plan:
+        except LMSError as error:
+            # Other workers may go on with a plan.
+            if self.settings.asks_for_a_plan or isinstance(error, WorkersError):
                 raise
             if not self._given_up:
                 said = "The %s step cannot be planned and runs as without LMS: %s"
                 _LOG.warning(said, self._kind, error)
             self._given_up.add(key)
+
+    @contextmanager
+    def _unknown_in_words(self) -> Iterator[None]:
+        """Turn errors that nobody foresaw into refusals, unless a knob is wrong."""
+        try:
+            yield
+        except Exception as error:
+            known = isinstance(error, LMSError) or self.settings.filters != Filters()
+            if known or self.settings.asks_for_a_plan:
+                raise
+            said = f"Could not plan the step: {error!r}. Please report it."
+            raise UnsupportedError(said) from error
 
     def run_without_batch(self, iterator: Any) -> None:
         """Run the ops that need no batch, of the step that draws from an iterator."""
@@ -406,7 +420,8 @@ class FittedFunction:
         key = self._key(traced, inputs)
         step = self._steps.get(key)
         if step is None:
-            with PREPARING, refused_in_words("plan a step"), self._shown():
+            refused = refused_in_words("plan a step")
+            with PREPARING, self._unknown_in_words(), refused, self._shown():
                 if key not in self._steps:  # another thread may have come first
                     settings = self.settings
                     if self._steps or self._kind not in ("train", "step"):

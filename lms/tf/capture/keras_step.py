@@ -20,8 +20,20 @@ def check_model(model: keras.Model) -> None:
     """Refuse models that are not planned, and warn that XLA is turned off.
 
     Raises:
-        UnsupportedError: For `run_eagerly` and for more than one replica.
+        UnsupportedError: For `run_eagerly`, another backend, functions that the model
+            makes itself, and more than one replica.
     """
+    if (backend := keras.config.backend()) != "tensorflow":
+        raise UnsupportedError(
+            "Keras's backend must be TensorFlow for large model support, got "
+            f"{backend}. Set KERAS_BACKEND=tensorflow."
+        )
+    for name in ("make_train_function", "make_test_function", "make_predict_function"):
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise UnsupportedError(
+                f"a model must have Keras's `{name}`, got one of its class: the steps "
+                "are not known. Override `train_step` instead."
+            )
     if model.run_eagerly:
         raise UnsupportedError(
             "`run_eagerly` must be False for large model support, got True: there is "

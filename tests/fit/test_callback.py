@@ -217,7 +217,9 @@ def test_a_step_is_traced_and_planned_once(data: dict[str, Any]) -> None:
 
 def test_an_optimizer_of_no_weights_is_not_built(model: Any, data: Any) -> None:
     model.trainable = False
-    model.compile(keras.optimizers.SGD(), "sparse_categorical_crossentropy")
+    model.compile(
+        keras.optimizers.SGD(), "sparse_categorical_crossentropy", jit_compile=False
+    )
     with pytest.warns(UserWarning, match="any trainable weights"):
         model.fit(**data, callbacks=[lms_callback(None)])
     assert not model.optimizer.built
@@ -227,7 +229,9 @@ def test_compiling_anew_plans_anew(model: Any, data: dict[str, Any]) -> None:
     callback = planned_quickly()
     model.fit(**data, callbacks=[callback])
     assert any("adam" in name for name in callback.plan.order)
-    model.compile(optimizer="sgd", loss="sparse_categorical_crossentropy")
+    model.compile(
+        optimizer="sgd", loss="sparse_categorical_crossentropy", jit_compile=False
+    )
     model.fit(**data, callbacks=[callback])
     assert not any("adam" in name for name in callback.plan.order)
 
@@ -349,7 +353,9 @@ def test_after_an_error_a_model_is_trained_as_it_is_compiled_anew(
     failing = at("on_train_batch_end", lambda model: model.has_none_of_that_name)
     with pytest.raises(AttributeError):
         model.fit(**data, callbacks=[callback, failing])
-    model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy")
+    model.compile(
+        keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy", jit_compile=False
+    )
     gc.collect()  # the optimizer that was there
     before = [variable.numpy() for variable in model.trainable_variables]
     model.fit(**data, callbacks=[callback])
@@ -467,7 +473,7 @@ def test_batches_may_differ_in_every_dimension() -> None:
         model = keras.Sequential([keras.Input((None,)), layers.Embedding(9, 4)])
         model.add(layers.GlobalMaxPooling1D())
         model.add(layers.Dense(1))
-        model.compile("adam", "mse")
+        model.compile("adam", "mse", jit_compile=False)
         given: dict[str, Any] = {"x": data, "shuffle": False, "verbose": SILENT}
         return model.fit(**given, callbacks=callbacks).history["loss"]
 
@@ -487,7 +493,7 @@ def test_text_that_a_model_splits_trains_where_nobody_gives_a_budget() -> None:
         inputs = keras.Input((1,), dtype="string")
         x = layers.Flatten()(layers.Embedding(9, 4)(split(inputs)))
         model = keras.Model(inputs, layers.Dense(1)(x))
-        model.compile("adam", "mse")
+        model.compile("adam", "mse", jit_compile=False)
         x, y = tf.constant(texts), np.arange(8.0)
         found = model.fit(x, y, batch_size=4, verbose=SILENT, callbacks=callbacks)
         return found.history["loss"]
@@ -513,7 +519,9 @@ def test_what_cannot_be_planned_is_said_once_whatever_sizes_come(
     def any_size(y: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(tf.numpy_function(lambda y: y, [y], tf.int64))
 
-    model.compile("adam", "sparse_categorical_crossentropy", metrics=[any_size])
+    model.compile(
+        "adam", "sparse_categorical_crossentropy", metrics=[any_size], jit_compile=False
+    )
     callback = lms_callback(None)
     rows = in_batches(data, [4, 5, 6, 1])
     model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
@@ -580,7 +588,7 @@ def test_weights_that_the_first_step_makes_are_trained() -> None:
         keras.utils.set_random_seed(1)
         parts = [keras.Input((5, 4)), layers.RNN(Cell()), layers.Dense(1)]
         model: Any = keras.Sequential(parts)
-        model.compile("adam", "mse")
+        model.compile("adam", "mse", jit_compile=False)
         x, y = np.ones([8, 5, 4]), np.ones([8, 1])
         model.fit(x, y, 4, verbose=SILENT, callbacks=callbacks)
         return [float(weight.sum()) for weight in model.get_weights()]

@@ -211,7 +211,7 @@ def grown_memory(budget: str) -> dict[str, Any]:
 def known_limits(budgets: Sequence[str | None]) -> list[dict[str, Any]]:
     """Trainings where the allocator keeps no statistics and knows no limit."""
     model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", jit_compile=False)
     x, found = np.ones((8, 4), "float32"), []
     for budget in budgets:
         callback = lms.LMSCallback(budget, verbose=0)

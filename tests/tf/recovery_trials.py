@@ -90,7 +90,7 @@ def _model(loss: Any) -> keras.Model:
         x = dropout(layers.ReLU()(layers.BatchNormalization()(x)))
     x = layers.GlobalAveragePooling2D()(x)
     model = keras.Model(inputs, layers.Dense(5)(x))
-    model.compile(optimizer="adam", loss=loss, metrics=["mae"])
+    model.compile(optimizer="adam", loss=loss, metrics=["mae"], jit_compile=False)
     return model
 
 

@@ -55,7 +55,7 @@ def _convolutions(activation: str) -> keras.Model:
     ends = [keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(5)]
     model: Any = keras.Sequential([keras.Input((32, 32, 3)), *parts, *ends])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss)
+    model.compile("adam", loss, jit_compile=False)
     return model
 
 
@@ -74,14 +74,18 @@ def _masked() -> keras.Model:
     model: Any = keras.Sequential(
         [keras.Input((32, 32, 3)), *parts[:2], Mask(), *parts[2:], *ends]
     )
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.compile(
+        "adam",
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=False,
+    )
     return model
 
 
 def _dense() -> keras.Model:
     parts = [keras.layers.Dense(512, activation="tanh") for _ in range(6)]
     model: Any = keras.Sequential([keras.Input((512,)), *parts])
-    model.compile("adamw", "mse")
+    model.compile("adamw", "mse", jit_compile=False)
     return model
 
 
@@ -92,7 +96,7 @@ def _normalised() -> keras.Model:
         parts += [keras.layers.Dense(960), keras.layers.BatchNormalization()]
     ends = [keras.layers.Activation("relu"), keras.layers.Dense(512)]
     model: Any = keras.Sequential([keras.Input((512,)), *parts, *ends])
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", jit_compile=False)
     return model
 
 

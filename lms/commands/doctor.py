@@ -194,7 +194,7 @@ def _xla(facts: Facts) -> Iterator[_Found]:
         text = f"TF_XLA_FLAGS={flags} clusters ops: tensors inside cannot be swapped"
         yield Verdict.PROBLEM, "XLA", text, "Unset it."
     elif facts.installation is not None and facts.installation.gpus:
-        text = 'Keras turns it on (jit_compile="auto"), LMSCallback turns it off'
+        text = 'on by jit_compile="auto"; LMSCallback plans without what does not fit'
         advice = "To compare step times, compile models with jit_compile=False."
         yield Verdict.NOTE, "XLA", text, advice
     else:

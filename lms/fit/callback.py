@@ -11,10 +11,16 @@ called, a function is replaced whenever Keras has made it.
 Where a step fits and no batch can be larger, Keras's own function runs all steps. Else
 each batch is checked: a batch larger than all before gets its own plan.
 
-Known weakness: ops that keep their random state in the kernel (`tf.random` with an op
+A step that XLA compiles (`jit_compile`) is tried in Keras's own function; if it does
+not fit it is undone, and planned without XLA. Under a budget XLA is asked beforehand.
+
+Known weaknesses: ops that keep their random state in the kernel (`tf.random` with an op
 seed, not Keras's seed generators) restart in each plan and in each batch's own step.
+Under a budget XLA compiles twice. Where XLA's first step barely fits, a later one may
+run out of memory, as without LMS.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -32,15 +38,23 @@ from lms.planning.settings import Knobs, read_settings, with_budget
 from lms.report.progress import displayed
 from lms.report.step import StepReport, StepTimeline, headline, table
 from lms.tf.capture import keras_step
-from lms.tf.capture.tracing import flat_specs
+from lms.tf.capture.tracing import flat_specs, signature_key
 from lms.tf.compat import one_replica_s
+from lms.tf.failures import first_words
 from lms.tf.measure.devices import find_device
-from lms.units import Bytes
+from lms.tf.passes.host_variables import lies_on_host
+from lms.tf.undo import KeptVariables
+from lms.units import Bytes, format_bytes
 
 __all__ = ["FunctionHook", "LMSCallback", "large_model"]
 
 _MAKERS = {f"make_{kind}_function": kind for kind in ("train", "test", "predict")}
+
+_LOG = logging.getLogger("lms")
+
 _NO_BATCH = (StopIteration, tf.errors.OutOfRangeError)
+
+_OFF = "XLA is turned off for the %s step: %s. Results are those of jit_compile=False."
 
 
 class FunctionHook:
@@ -51,19 +65,23 @@ class FunctionHook:
         model: keras.Model,
         kind: str,
         fitted: FittedFunction,
-        say: Callable[[StepReport], None],
+        say: Callable[[str], None],
         *,
         stays: bool = False,
     ) -> None:
         self.fitted = fitted
+        self.said_of_xla = ""
         self._model = model
         self._kind = kind
         self._say = say
         self._stays = stays  # until Keras makes another function
         self._name, self._maker = f"{kind}_function", f"make_{kind}_function"
         self._own = getattr(model, self._name)
+        self._traces = keras_step.own_functions(model, kind)
         self._others: Any = None
         self._said: dict[int, SwapPlan] = {}
+        self._compiled: set[str] = set()  # signatures whose steps fit with XLA
+        self._is_refused = False  # a step did not fit with XLA
         self._is_new = True  # no step has run since Keras's function was replaced
 
     def is_for(self, model: keras.Model) -> bool:
@@ -93,6 +111,8 @@ class FunctionHook:
         """Plan steps anew from the next one on, also where Keras's function runs."""
         self.fitted.budget = budget
         self._said.clear()
+        self._compiled.clear()
+        self._is_refused = False
         if self.of(self._model, self._kind) is self:
             self._replace()
 
@@ -123,18 +143,79 @@ class FunctionHook:
             return self._run_batch(next(iterator))
         if self._is_new:
             self._is_new = False
-            self._run(self.fitted.prepare, iterator)
-            if self._steps_aside(iterator):
-                return self._own(given)
+            if not self._may_compile:
+                self._run(self.fitted.prepare, iterator)
+                if self._steps_aside(iterator):
+                    return self._own(given)
         try:
-            outputs = self._run(self.fitted.draw_and_run, iterator)
+            outputs = self._run_next(iterator)
         except _NO_BATCH:
             self._run_without_batch(iterator)
             raise
         with suppress(*_NO_BATCH):
             for _ in range(self._model.steps_per_execution - 1):
-                outputs = self._run(self.fitted.draw_and_run, iterator)
+                outputs = self._run_next(iterator)
+        if self._may_compile:
+            self._steps_aside(iterator)
         return outputs
+
+    def _run_next(self, iterator: Any) -> Any:
+        """Run a step on the next batch: Keras's own if it fits with XLA."""
+        if not self._may_compile:
+            return self._run(self.fitted.draw_and_run, iterator)
+        batch = next(iterator)
+        if ran := self._run(partial(self._run_compiled, batch), iterator):
+            return ran[0]
+        return self._run(partial(self.fitted.draw_and_run, batch=batch), iterator)
+
+    def _run_compiled(self, batch: Any, given: Any) -> list[Any]:
+        """Run Keras's own function on a batch; return [outputs], or [] if unfit."""
+        key = signature_key([keras_step.as_tensors(batch)])
+        if key in self._compiled:
+            return [self._own(_again(batch, given))]
+        if self._is_refused:
+            return []
+        ran, words = self._tried(batch, given)
+        if not ran:
+            self._is_refused = True
+            _LOG.warning(_OFF, self._kind, words)
+            return []
+        if not self._compiled:
+            self.said_of_xla = f"LMS {self._kind} step: with XLA {words} and fits"
+            self._say(self.said_of_xla)
+        self._compiled.add(key)
+        return ran
+
+    def _tried(self, batch: Any, given: Any) -> tuple[list[Any], str]:
+        """Run Keras's own function, or undo it; return ([outputs] or [], words)."""
+        if not self._traces or self.fitted.moves_what_fits:
+            return [], "thresholds, a plan or a function not Keras's are given"
+        device, budget = find_device(), self.fitted.budget
+        is_batch = isinstance(given, list) and self._kind != "predict"
+        traced, argument = (-1, given[0]) if is_batch else (0, given)
+        handles = self.fitted.captured_by(self._traces[traced], argument)
+        if any(lies_on_host(handle) for handle, _ in handles):
+            return [], "its variables do not fit"
+        needed = 0 if budget is None else self.fitted.compiled_bytes(batch)
+        if needed is None or needed > (budget or 0):
+            size = "unknown bytes" if needed is None else format_bytes(needed)
+            return [], f"it needs {size}, more than the budget"
+        kept, values = KeptVariables(handles), None
+        try:
+            values = kept.values()
+            device.watch(self)
+            device.reset_peak()
+            ran = [self._own(_again(batch, given))]
+            words = f"it took {format_bytes(peak := device.peak_bytes or 0)}"
+            if budget is None or peak <= budget:
+                return ran, words
+            words, ran = f"{words}, more than the budget", None
+        except (tf.errors.OpError, MemoryError) as error:
+            words = f"{type(error).__name__}, {first_words(error).rstrip(':')}"
+        # Not within the handler: the error holds on to frames and their tensors.
+        if values is not None:
+            kept.put_back(values)
+        return [], words
 
     def _run_without_batch(self, iterator: Any) -> None:
         """Count an iteration, as Keras's step does before it finds no batch.
@@ -157,7 +238,10 @@ class FunctionHook:
         """Run a step on one batch; each size has its own plan, or needs none."""
         data = keras_step.as_tensors(data)
         given = [data] if self._kind == "predict" else data
-        if self._may_step_aside and self._run(self.fitted.runs_plain, given):
+        if self._may_compile:
+            if ran := self._run(partial(self._run_compiled, data), [data]):
+                return ran[0]
+        elif self._may_step_aside and self._run(self.fitted.runs_plain, given):
             outputs = self._own([data])
             self.fitted.note_peak()
             return outputs
@@ -185,14 +269,16 @@ class FunctionHook:
         for i, report in enumerate(self.fitted.report):
             if self._said.get(i) is not report.plan:
                 self._said[i] = report.plan
-                self._say(report)
+                self._say(headline(report))
         return outputs
 
     def _steps_aside(self, iterator: Any) -> bool:
         """Restore Keras's own function if all shapes are known and all steps fit."""
-        specs = flat_specs([iterator.element_spec])
-        is_open = not all(spec.shape.is_fully_defined() for spec in specs)
-        if is_open or not (self._may_step_aside and self.fitted.fits_unplanned()):
+        if self._may_compile:
+            fits = signature_key([iterator.element_spec]) in self._compiled
+        else:
+            fits = self._may_step_aside and self.fitted.fits_unplanned()
+        if _is_open(iterator) or not fits:
             return False
         self.fitted.watch_peak()
         setattr(self._model, self._name, self._own)
@@ -203,19 +289,23 @@ class FunctionHook:
 
     @property
     def _may_step_aside(self) -> bool:
-        """Tell whether Keras's own function computes as the planned one.
-
-        With XLA its memory is not predicted, and its bits differ.
-        """
+        """Tell whether Keras's own function computes as the planned one."""
         return self._own is not None and not self._model.jit_compile
+
+    @property
+    def _may_compile(self) -> bool:
+        """Tell whether batches may run in Keras's own function, compiled by XLA."""
+        is_one = self._model.distribute_strategy.num_replicas_in_sync == 1
+        is_left = self._compiled or not self._is_refused
+        return bool(self._model.jit_compile and is_one and is_left)
 
 
 class LMSCallback(keras.callbacks.Callback):
     """Large model support: fit, evaluate and predict within the device's memory.
 
     Each traced step is planned when its first batch comes. If the step fits, Keras's
-    own function runs. If not, tensors are offloaded to host memory between their uses,
-    or recomputed, with the same numbers bit for bit.
+    own function runs, with XLA too. If not, tensors are offloaded to host memory, or
+    recomputed, with the numbers of `jit_compile=False` bit for bit.
 
     Args:
         budget: Device memory that a step may use, weights and data included: bytes, or
@@ -333,7 +423,9 @@ class LMSCallback(keras.callbacks.Callback):
 
     def summary(self) -> str:
         """The reports as a readable table."""
-        return self._why_unplanned or table(self.report)
+        said = [hook.said_of_xla for hook in self._hooks.values() if hook.said_of_xla]
+        shown = [table(self.report)] if self.report or not said else []
+        return self._why_unplanned or "\n".join(said + shown)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Begin again where another callback, or a `fit` within this one, came by."""
@@ -363,7 +455,7 @@ class LMSCallback(keras.callbacks.Callback):
             if self._settings.asks_for_a_plan:
                 raise
             why = f"Nothing is planned, Keras trains as ever: {error}"
-        if why and why != self._why_unplanned and self._verbose:
+        if why and why != self._why_unplanned:
             self._print(f"LMS: {why}")
         self._why_unplanned = why
         if why:
@@ -382,7 +474,7 @@ class LMSCallback(keras.callbacks.Callback):
                 of_batch=keras_step.step_of_data(model, kind) if has_two else None,
                 own=keras_step.own_functions(model, kind),
             )
-            hook = FunctionHook(model, kind, fitted, self._say, stays=stays)
+            hook = FunctionHook(model, kind, fitted, self._print, stays=stays)
             self._hooks[kind] = hook
         hook.install()
 
@@ -414,15 +506,27 @@ class LMSCallback(keras.callbacks.Callback):
     on_predict_begin: Any = partialmethod(_begin, "predict")
     on_predict_end: Any = partialmethod(_end, "predict")
 
-    def _say(self, report: StepReport) -> None:
-        if self._verbose:
-            self._print(headline(report))
-
     def _shown(self) -> AbstractContextManager[None]:
         return displayed(_console()) if self._verbose else nullcontext()
 
     def _print(self, line: str) -> None:
-        _console().print(line, highlight=False, markup=False)
+        if self._verbose:
+            _console().print(line, highlight=False, markup=False)
+
+
+def _again(batch: Any, given: Any) -> Any:
+    """Return a drawn batch in what Keras's function takes: a list, or an iterator.
+
+    XLA compiles anew for the other. Batches of open shapes never come by an iterator.
+    """
+    is_list = isinstance(given, list) or _is_open(given)
+    return [batch] if is_list else iter(tf.data.Dataset.from_tensors(batch))
+
+
+def _is_open(iterator: Any) -> bool:
+    """Tell whether batches may differ in shape."""
+    specs = flat_specs([iterator.element_spec])
+    return not all(spec.shape.is_fully_defined() for spec in specs)
 
 
 @contextmanager

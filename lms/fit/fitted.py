@@ -264,28 +264,27 @@ class FittedFunction:
                 return traced, inputs
         return None
 
-    def draw_and_run(self, iterator: Any) -> Any:
-        """Run one step on the next element of a `tf.data` iterator.
+    def draw_and_run(self, iterator: Any, batch: Any = None) -> Any:
+        """Run one step on a drawn batch, or the next element of a `tf.data` iterator.
 
         Raises:
             StopIteration: If there is no next element.
         """
-        if self._unplanned is not None:
-            return self._unplanned(iterator)
         key, traced = signature_key([iterator.element_spec]), None
-        if key not in self._given_up:
+        if self._unplanned is None and key not in self._given_up:
             with self._giving_up(key):
                 traced = self._trace((), iterator)
-        if traced is None:
+        if traced is None and batch is None:
             return self._plainly(iterator)
-        batch = next(iterator)
-        inputs, is_ready = traced.flat_inputs([batch]), False
-        if (key := self._key(traced, inputs)) not in self._given_up:
-            with self._giving_up(key):
-                self._prepared(traced, inputs)
-                is_ready = True
-        if is_ready:
-            return self._run(traced, inputs)
+        batch = next(iterator) if batch is None else batch
+        if traced is not None:
+            inputs, is_ready = traced.flat_inputs([batch]), False
+            if (key := self._key(traced, inputs)) not in self._given_up:
+                with self._giving_up(key):
+                    self._prepared(traced, inputs)
+                    is_ready = True
+            if is_ready:
+                return self._run(traced, inputs)
         assert self._step_of_batch is not None
         step = self._step_of_batch.get_concrete_function(iterator.element_spec)
         return step(batch)
@@ -347,6 +346,32 @@ class FittedFunction:
                 before_batch = draws_for_several(iterator)
                 traced = self._trace(signature, iterator)
                 self._prepared(traced, specs, before_batch=before_batch)
+
+    def captured_by(self, own: Any, argument: Any) -> tuple[Any, ...]:
+        """Trace a function; return handles and types of its variables."""
+        refused = refused_in_words("trace a step")
+        with PREPARING, refused, _made_beside(self.settings, _SLOTS_PART):
+            if self._made_before is not None:
+                self._made_before()
+            captured = own.get_concrete_function(argument).captured_inputs
+        specs = ((handle, compat.handle_spec(handle)) for handle in captured)
+        return tuple((handle, spec.dtype) for handle, spec in specs if spec is not None)
+
+    def compiled_bytes(self, batch: Any) -> Bytes | None:
+        """Return bytes in use while XLA's step runs; None where XLA does not tell."""
+        if self._step_of_batch is None:
+            return None
+        step, device = self._step_of_batch.get_concrete_function(batch), find_device()
+        inputs, captured = compat.flat_inputs(step, [batch]), step.captured_inputs
+        made = compat.compiled_buffers(step.name, inputs, captured, device.full_name)
+        read = sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in inputs)
+        used = (device.current_bytes or 0) + read + sum(buffer.size for buffer in made)
+        return used if made else None
+
+    @property
+    def moves_what_fits(self) -> bool:
+        """Tell whether the user asks for a plan, however little a step needs."""
+        return not (self.settings.thresholds is None and self.settings.plan is None)
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far fit easily without a plan."""

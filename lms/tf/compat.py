@@ -417,6 +417,18 @@ def compiled_scratch(
     """
     if any(spec.dtype == tf.resource for spec in inputs):
         return None
+    buffers = compiled_buffers(name, inputs, (), device)
+    scratch = (b.size for b in buffers if not (b.maybe_live_out or b.is_constant))
+    return sum(scratch) if buffers else None
+
+
+def compiled_buffers(
+    name: Any, inputs: Sequence[Any], captured: Sequence[tf.Tensor], device: str
+) -> list[Any]:
+    """Return constants, scratch and outputs of a function that XLA compiles.
+
+    A variable's new value has the old one's place. Empty if XLA cannot compile it.
+    """
     context = _eager_context()
     try:
         compiled = context.get_compiler_ir(
@@ -424,23 +436,14 @@ def compiled_scratch(
             platform_name=None,
             function_name=name,
             flat_args=list(inputs),
-            captured_inputs=[],
+            captured_inputs=captured,
             stage="optimized_hlo_proto_serialized",
         )
     except (tf.errors.OpError, ValueError):
-        return None
+        return []
     buffers = HloProto.FromString(compiled).buffer_assignment.buffer_allocations
-    scratch = (
-        buffer.size
-        for buffer in buffers
-        if not (
-            buffer.is_entry_computation_parameter
-            or buffer.maybe_live_out
-            or buffer.is_constant
-            or buffer.is_thread_local
-        )
-    )
-    return sum(scratch) if buffers else None
+    own = (buffer for buffer in buffers if not buffer.is_entry_computation_parameter)
+    return [buffer for buffer in own if not buffer.is_thread_local]
 
 
 def has_op(name: str) -> bool:

@@ -24,8 +24,10 @@ _NOT_FOLDED = "Unable to evaluate a constant node"
 # Words of kernels whose library found no memory, whatever the error's class: cuDNN's
 # (conv_ops_gpu.h, cuda_dnn.cc), cuBLAS's (cuda_blas.cc), the driver's, and those of
 # receives, which do not check their tensor (gpu_util.cc, `PrepareCopy`). Recurrent ops
-# (cudnn_rnn_ops.cc) drop the cause: an H200 reported the last words alone.
+# (cudnn_rnn_ops.cc) drop the cause: an H200 reported the last words alone. The first
+# words are XLA's.
 _LIBRARIES = (
+    "Out of memory while trying to allocate",
     "No algorithm worked!",
     "CUDNN failed to allocate the scratch space",
     "CUDNN_STATUS_ALLOC_FAILED",

@@ -1,6 +1,5 @@
 """One step of a Keras model, as Keras would trace it, and the step's batch."""
 
-import logging
 from collections.abc import Callable, Sequence
 from inspect import unwrap
 from typing import Any
@@ -13,11 +12,9 @@ from lms.errors import UnsupportedError
 __all__ = ["as_tensors", "batch_specs", "check_model", "iterator_of", "make_slots"]
 __all__ += ["own_functions", "step_of", "step_of_data"]
 
-_LOG = logging.getLogger("lms")
-
 
 def check_model(model: keras.Model) -> None:
-    """Refuse models that are not planned, and warn that XLA is turned off.
+    """Refuse models that are not planned.
 
     Raises:
         UnsupportedError: For `run_eagerly`, another backend, functions that the model
@@ -45,12 +42,6 @@ def check_model(model: keras.Model) -> None:
         raise UnsupportedError(
             "a strategy of several replicas must be tf.distribute.MirroredStrategy for "
             f"large model support, got {type(strategy).__name__}."
-        )
-    if model.jit_compile:
-        _LOG.warning(
-            "XLA is turned off while LMSCallback is used, even if the model fits: "
-            "tensors inside an XLA cluster cannot be swapped. Results are those of "
-            "jit_compile=False."
         )
 
 

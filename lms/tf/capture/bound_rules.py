@@ -196,6 +196,12 @@ class Shapes:
         total = sum(shape[at] for shape in shapes)
         return (*largest[:at], total, *largest[at + 1 :])
 
+    def _gathered(self, node: compat.NodeDef, _: int) -> Shape:
+        """Return the rows of all devices, which have equally many."""
+        ((rows, *rest),) = self._inputs(node.input[:1])
+        (size,) = self._constant(node, 1)
+        return (rows * size, *rest)
+
     def _pack(self, node: compat.NodeDef, _: int) -> Shape:
         names = data_of(node)
         each = _largest(self._inputs(names))

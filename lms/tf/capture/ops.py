@@ -83,6 +83,7 @@ inplace part | like 0 | by_rows | Softmax LogSoftmax
 inplace once | broadcast | added | AddN
 inplace | entropy | loss | SparseSoftmaxCrossEntropyWithLogits
 inplace collective | | | CollectiveReduceV2
+collective | gathered | | CollectiveGatherV2
 cheap part | like 0 | element_wise | Cast
 cheap | broadcast | element_wise | Greater GreaterEqual Less LessEqual Equal NotEqual
 part | like 0 | element_wise | ZerosLike OnesLike Sin Cos Ceil Rint IsNan IsInf IsFinite

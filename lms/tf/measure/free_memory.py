@@ -7,11 +7,12 @@ import gc
 import os
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 
 import psutil
 
 from lms.errors import WorkersError
-from lms.ir.graph import GraphView
+from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import peak
 from lms.machine.host import PINNED_VARIABLE, pinned_limit, swappable
 from lms.machine.ranks import joined, read_placement
@@ -31,6 +32,9 @@ __all__ += ["limit_pinned_memory", "measure_budget", "with_holes"]
 
 # The 64 largest free fragments of at least 64 KiB count in a step that is not sealed.
 _LEAST_HOLE, _MOST_HOLES = 64 * KIB, 64
+
+# Eigen's vectors begin at multiples of 16 bytes at least.
+_ALIGNED = 16
 
 # Fences may take at most 1/16 of the peak without a plan, whatever the budget: so the
 # least budget depends on no budget.
@@ -104,12 +108,22 @@ def _why_unsealed(step: TracedStep) -> str:
     for op in step.graph.ops:
         if op.scratch >= large and not op.asks:
             return f"the scratch of op {op.name!r} is estimated"
-        if op.type in VIEWS and not op.constant:
+        if op.type in VIEWS and not (op.constant or _must_copy(op)):
             tail = max((tensors[name].shape for name in op.inputs), key=len)[1:]
             parts = (t.size for t in op.outputs if tail in (t.shape, t.shape[1:]))
             if max(parts, default=0) >= large:
                 return f"op {op.name!r} may share its input's memory"
     return ""
+
+
+def _must_copy(op: Op) -> bool:
+    """Tell whether a split's parts begin where Eigen cannot read: they are copied.
+
+    `SplitHasAlignedOutputsInFirstDimension` (split_v_op.cc). Eigen aligns to 16 bytes
+    at least. So copied are the gradients of replicas, which are reduced in one piece.
+    """
+    ends = accumulate(tensor.size for tensor in op.outputs[:-1])
+    return op.type == "SplitV" and any(end % _ALIGNED for end in ends)
 
 
 def with_holes(budget: MemoryBudget, device: Device, graph: GraphView) -> MemoryBudget:

@@ -124,7 +124,7 @@ def on_two_cards() -> keras.Model:
     model = TwoOptimizers(inputs, layers.Dense(5, activation="softmax")(x))
     model.second = keras.optimizers.SGD(0.01, momentum=0.9)
     accumulating = keras.optimizers.Adam(gradient_accumulation_steps=2)
-    model.compile(accumulating, _LABELS, jit_compile=False)
+    model.compile(accumulating, _LABELS, jit_compile=False)  # pyright: ignore[reportArgumentType]
     return model
 
 
@@ -245,7 +245,7 @@ def two_optimizers() -> keras.Model:
         x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
     model = TwoOptimizers(inputs, layers.Dense(1)(layers.GlobalMaxPooling2D()(x)))
     model.second = keras.optimizers.SGD(0.01, momentum=0.9)
-    model.compile(optimizer="adam", loss="mse", jit_compile=False)
+    model.compile(optimizer="adam", loss="mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
     return model
 
 
@@ -257,7 +257,7 @@ def clipped() -> keras.Model:
     x = layers.Conv2DTranspose(16, 3, strides=2, padding="same", activation="elu")(x)
     x = layers.Conv2DTranspose(3, 3, padding="same")(x)
     model = Clipped(inputs, x)
-    model.compile(optimizer="adam", loss="mse", jit_compile=False)
+    model.compile(optimizer="adam", loss="mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
     return model
 
 
@@ -316,7 +316,7 @@ def speech() -> keras.Model:
     """Frames that a loss aligns with letters, by loops that are one op."""
     parts = [layers.Conv1D(32, 3, padding="same", activation="gelu") for _ in range(4)]
     model = keras.Sequential([keras.Input((64, 8)), *parts, layers.Dense(12)])
-    model.compile(optimizer="adam", loss=keras.losses.CTC(), jit_compile=False)
+    model.compile(optimizer="adam", loss=keras.losses.CTC(), jit_compile=False)  # pyright: ignore[reportArgumentType]
     return model
 
 

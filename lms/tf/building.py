@@ -190,7 +190,7 @@ def _part(
         predicted=replace(
             report_of(captured.kind, step, planned, found.seconds),
             not_planned=captured.held_back and str(captured.held_back),
-            device=device.name * captured.is_one_of_several,
+            device=device.name * (captured.devices > 1),
         ),
         timeline=timeline_of(captured.kind, step, planned),
         small_pool=device.keep_pool(pool) if arena is None else None,

@@ -45,7 +45,7 @@ from lms.tf.lowering import TracedStep, refuse_guesses, specialise
 from lms.tf.measure.bench import keep_measurements
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, find_devices
-from lms.tf.measure.free_memory import measure_budget
+from lms.tf.measure.free_memory import host_budget, measure_budget
 from lms.tf.measure.lone_op import forget_functions
 from lms.tf.measure.scratch import limit_workspace
 from lms.tf.measure.workload import (
@@ -94,7 +94,7 @@ class Captured:
         is_said: Whether the user was warned that another signature cannot be planned.
         on_host: The step's variables on the host.
         rewrites: The rewrites that were applied.
-        is_one_of_several: Whether the step runs on other devices, too.
+        devices: Number of devices that the step runs on; they share the host's memory.
     """
 
     kind: str
@@ -110,7 +110,7 @@ class Captured:
     is_said: bool = False
     on_host: HostVariables
     rewrites: Rewrites = NOTHING
-    is_one_of_several: bool = False
+    devices: int = 1
 
     def prepare(self, tried: list[Outcome]) -> PreparedStep:
         """Prepare the step again after an out of memory.
@@ -219,6 +219,9 @@ class Captured:
         settings = self.settings
         if attempt.recompute is not None:
             settings = replace(settings, recompute=attempt.recompute)
+        host = host_budget(settings, 0)
+        if host is not None and self.devices > 1:
+            settings = replace(settings, host_memory=host // self.devices)
         if not self.is_here:
             planned = plan_step(self.workload, settings, budget, None)
             return planned, time.perf_counter() - started
@@ -360,7 +363,8 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
     if not fits(plain_plan((step.own or step).graph), budget):
         limit_workspace(step.graph, None if budget.total is None else budget.step)
     settings = replace(settings, replan=_may_replan(step, settings, kind))
-    step, held_back = _measured(step, settings, device, guesses=rewrites.guesses)
+    guesses = any(one.guesses for one in of_all.values())
+    step, held_back = _measured(step, settings, device, guesses=guesses)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
     return Captured(
@@ -386,7 +390,7 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
         is_said=is_said,
         on_host=on_host,
         rewrites=rewrites,
-        is_one_of_several=len(of_all) > 1,
+        devices=len(of_all),
     )
 
 

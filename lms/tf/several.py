@@ -23,7 +23,6 @@ from lms.tf.building import UnsealedError, build
 from lms.tf.capture.device_orders import order_on
 from lms.tf.capture.tracing import PREPARING
 from lms.tf.measure.devices import Device
-from lms.tf.measure.free_memory import host_budget
 from lms.tf.measure.lone_op import forget_functions
 from lms.tf.recovery import PreparedStep
 
@@ -39,7 +38,7 @@ class StepOfDevices:
     Args:
         capture: Captures the step for a device (`lms.tf.prepare.capture`).
         devices: The devices.
-        settings: The user's knobs, with each device's part of the host's memory.
+        settings: The user's knobs.
         attempts: The last attempt of each device.
         step: The step as first captured.
     """
@@ -64,9 +63,6 @@ class StepOfDevices:
                 f"`plan` must be left out for a step of {len(devices)} devices, got "
                 "the plan of one."
             )
-        host = host_budget(settings, 0)
-        if host is not None:
-            settings = replace(settings, host_memory=host // len(devices))
         settings, first = replace(settings, replan=False), [Attempt()] * len(devices)
         return cls(capture=capture, devices=devices, settings=settings, attempts=first)
 
@@ -176,5 +172,6 @@ class StepOfDevices:
             error.__cause__ = error.__context__ = error.__traceback__ = None
             planned = without_plan(step.workload, step.budget)
             held = replace(step, held_back=error)
-            founds.append(Outcome(attempt=attempt, step=held, planned=planned))
+            unplanned = replace(attempt, planned=False)
+            founds.append(Outcome(attempt=unplanned, step=held, planned=planned))
         return founds

@@ -473,7 +473,7 @@ def test_batches_may_differ_in_every_dimension() -> None:
         model = keras.Sequential([keras.Input((None,)), layers.Embedding(9, 4)])
         model.add(layers.GlobalMaxPooling1D())
         model.add(layers.Dense(1))
-        model.compile("adam", "mse", jit_compile=False)
+        model.compile("adam", "mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
         given: dict[str, Any] = {"x": data, "shuffle": False, "verbose": SILENT}
         return model.fit(**given, callbacks=callbacks).history["loss"]
 
@@ -493,7 +493,7 @@ def test_text_that_a_model_splits_trains_where_nobody_gives_a_budget() -> None:
         inputs = keras.Input((1,), dtype="string")
         x = layers.Flatten()(layers.Embedding(9, 4)(split(inputs)))
         model = keras.Model(inputs, layers.Dense(1)(x))
-        model.compile("adam", "mse", jit_compile=False)
+        model.compile("adam", "mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
         x, y = tf.constant(texts), np.arange(8.0)
         found = model.fit(x, y, batch_size=4, verbose=SILENT, callbacks=callbacks)
         return found.history["loss"]

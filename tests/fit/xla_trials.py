@@ -93,7 +93,7 @@ class _Hooked(keras.callbacks.Callback):
             Settings(),
             kind="train",
             of_batch=keras_step.step_of_data(model, "train"),
-            own=keras_step.own_function(model, "train"),
+            own=keras_step.own_functions(model, "train"),
         )
         self._hook = FunctionHook(model, "train", fitted, self.said.append)
         self._hook.install()
@@ -143,7 +143,7 @@ def _on_gpu() -> dict[str, Any]:
         asked.append(own(fitted, batch))
         return asked[-1]
 
-    FittedFunction.compiled_bytes = noted
+    FittedFunction.compiled_bytes = noted  # pyright: ignore[reportAttributeAccessIssue]
     given: Any = {"batch": 8, "width": 256, "jit_compile": True}
     plain_losses, *_ = _results([], **given)
     callback = LMSCallback("4GiB", verbose=0)

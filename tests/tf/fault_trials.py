@@ -71,7 +71,7 @@ def _model() -> keras.Model:
     x = layers.MaxPooling2D()(x)
     x = layers.Dense(64, activation="gelu")(layers.Flatten()(x))
     model = keras.Model(inputs, layers.Dense(5)(x))
-    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse", jit_compile=False)
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
     return model
 
 

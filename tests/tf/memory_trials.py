@@ -96,7 +96,7 @@ def _mirrored(size: int, skips: int) -> keras.Model:
         x = keras.layers.Conv3D(4, 3, padding="same", activation="relu")(x)
         x = keras.layers.Add()([x, skip])
     model = keras.Model(inputs, keras.layers.Conv3D(3, 1)(x))
-    model.compile(optimizer="sgd", loss="mse", jit_compile=False)
+    model.compile(optimizer="sgd", loss="mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
     return model
 
 

@@ -1,5 +1,6 @@
 """Work of the processes: trainings in which a step runs out of memory in the middle."""
 
+import re
 from typing import Any
 
 import keras
@@ -55,7 +56,7 @@ def train(  # noqa: PLR0913 - what differs between trials
         keras.backend.clear_session()
     callback = LMSCallback(budget, verbose=0, plan=plan)
     said: list[int] = []
-    callback._say = lambda report: said.append(report.replans)
+    callback._print = lambda line: said.append(_replans(line))
     trouble = _Trouble(callback, held, failures)
     loss = _balanced if counted else "mse"
     case = Case(build=lambda: _model(loss), fit=lambda: {"x": _data()}, epochs=epochs)
@@ -70,6 +71,11 @@ def train(  # noqa: PLR0913 - what differs between trials
         "said": said,
         "unknown": [len(report.unknown_memory) for report in callback.report],
     }
+
+
+def _replans(line: str) -> int:
+    found = re.search("replanned (once|([0-9]+) times)", line)
+    return int(found[2] or 1) if found else 0
 
 
 def _balanced(targets: Any, made: Any) -> Any:
@@ -90,7 +96,7 @@ def _model(loss: Any) -> keras.Model:
         x = dropout(layers.ReLU()(layers.BatchNormalization()(x)))
     x = layers.GlobalAveragePooling2D()(x)
     model = keras.Model(inputs, layers.Dense(5)(x))
-    model.compile(optimizer="adam", loss=loss, metrics=["mae"], jit_compile=False)
+    model.compile(optimizer="adam", loss=loss, metrics=["mae"], jit_compile=False)  # pyright: ignore[reportArgumentType]
     return model
 
 

@@ -25,7 +25,7 @@ def _model(length: int, heads: int) -> keras.Model:
     x = x + attended(y, y, use_causal_mask=True)
     model = keras.Model(tokens, layers.Dense(_WORDS)(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile("adam", loss, jit_compile=False)
+    model.compile("adam", loss, jit_compile=False)  # pyright: ignore[reportArgumentType]
     return model
 
 

@@ -40,7 +40,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 def _compiled(optimizer: Callable[[], Any], *parts: Any) -> keras.Model:
     model = keras.Sequential([*parts])
-    model.compile(optimizer(), "mse", jit_compile=False)
+    model.compile(optimizer(), "mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
     return model
 
 

@@ -124,7 +124,7 @@ def without_a_gpu() -> dict[str, Any]:
     def losses(callbacks: Sequence[Any]) -> list[float]:
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-        model.compile("sgd", "mse", jit_compile=False)
+        model.compile("sgd", "mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
         return model.fit(
             x, y, epochs=2, verbose=SILENT, callbacks=list(callbacks)
         ).history["loss"]
@@ -160,7 +160,7 @@ def fit_on_two_replicas() -> dict[str, Any]:
         keras.utils.set_random_seed(7)
         with tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).scope():
             model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-            model.compile("sgd", "mse", jit_compile=False)
+            model.compile("sgd", "mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
         try:
             fitted = model.fit(x, y, epochs=2, verbose=SILENT, callbacks=given)
             found[name] = fitted.history["loss"]
@@ -239,7 +239,7 @@ def fit_decayed() -> dict[str, Any]:
 
 
 def _foreseen(model: keras.Model, optimizer: str, x: Any, y: Any) -> dict[str, Any]:
-    model.compile(optimizer, "mse", jit_compile=False)
+    model.compile(optimizer, "mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
     callback = LMSCallback(verbose=0)
     model.fit(x, y, len(x) // 4, verbose=SILENT, callbacks=[callback])
     (report,) = callback.report

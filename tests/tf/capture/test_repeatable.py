@@ -32,7 +32,7 @@ def test_products_and_seeded_noise_may_run_twice_and_what_writes_may_not() -> No
     x = layers.MultiHeadAttention(2, 4, dropout=0.1)(inputs, inputs)
     x = layers.Dropout(0.2)(layers.LayerNormalization()(x))
     model = keras.Model(inputs, layers.Dense(3)(x))
-    model.compile("adam", "mse", jit_compile=False)
+    model.compile("adam", "mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
     x, y = np.zeros((4, 6, 8), np.float32), np.zeros((4, 6, 3), np.float32)
     ops = _ops(model, x, y)
     again = {kind for kind, some in ops.items() if all(op.repeatable for op in some)}
@@ -50,7 +50,7 @@ def test_a_pooling_runs_once_since_its_gradient_takes_more_than_its_output() -> 
     inputs = keras.Input((8, 8, 3))
     x = layers.MaxPooling2D()(layers.Conv2D(4, 3, use_bias=False)(inputs))
     model = keras.Model(inputs, layers.Dense(2)(layers.Flatten()(x)))
-    model.compile("sgd", "mse", jit_compile=False)
+    model.compile("sgd", "mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
     ops = _ops(model, np.zeros((2, 8, 8, 3), np.float32), np.zeros((2, 2), np.float32))
     assert all(op.repeatable for op in ops["Conv2D"])
     assert not any(op.repeatable for op in ops["MaxPool"])

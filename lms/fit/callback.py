@@ -48,10 +48,8 @@ from lms.units import Bytes, format_bytes
 
 __all__ = ["FunctionHook", "LMSCallback", "large_model"]
 
-_MAKERS = {f"make_{kind}_function": kind for kind in ("train", "test", "predict")}
-
 _LOG = logging.getLogger("lms")
-
+_MAKERS = {f"make_{kind}_function": kind for kind in ("train", "test", "predict")}
 _NO_BATCH = (StopIteration, tf.errors.OutOfRangeError)
 
 _OFF = "XLA is turned off for the %s step: %s. Results are those of jit_compile=False."
@@ -352,8 +350,8 @@ class LMSCallback(keras.callbacks.Callback):
         BudgetError: When the first batch comes, if no plan fits the given budget; names
             the op and the least budget.
         UnsupportedError: At the begin hook, for a budget, thresholds or a plan where
-            there is no GPU, with `run_eagerly` and with more than one replica. Without
-            these Keras trains as ever there, and a line says so.
+            there is no GPU, with `run_eagerly` and with strategies that are not
+            planned. Without these Keras trains as ever there, and a line says so.
 
     Example:
         >>> import keras

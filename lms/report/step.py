@@ -152,7 +152,8 @@ class StepTimeline:
 
 def headline(report: StepReport) -> str:
     """Summarise a report in one line."""
-    start = f"LMS {report.kind} step ({report.signature}): "
+    place = report.device and f" on {report.device}"
+    start = f"LMS {report.kind} step{place} ({report.signature}): "
     needs = format_bytes(report.unplanned_peak_bytes) + _unknown(report.unknown_memory)
     if report.budget_bytes is None:
         return f"{start}needs {needs}; the device has no limit, nothing is swapped"
@@ -209,7 +210,8 @@ def table(reports: Sequence[StepReport]) -> str:
     shown = Table(title="Large model support")
     shown.add_column("per step")
     for report in reports:
-        shown.add_column(f"{report.kind} {report.signature}", justify="right")
+        name = f"{report.device} {report.kind} {report.signature}".strip()
+        shown.add_column(name, justify="right")
     for label, text_of in _ROWS:
         cells = [text_of(report) for report in reports]
         if any(cells):

@@ -130,7 +130,9 @@ class StepOfDevices:
                 tried[-1] = replace(tried[-1], step=step)
             found = first_plan(step, tried, self.settings, attempt)
             if found is None or found.planned is None:
-                return self._without_plan(step.refusal(tried), found)
+                error = step.refusal(tried)
+                error.args = (f"{error} Planned was {step.device.name}.",)
+                return self._without_plan(error, found)
             self.attempts[number] = found.attempt
             if found.attempt.rewrites is not attempt.rewrites:
                 founds.clear()  # the graph of all devices has changed

@@ -67,3 +67,13 @@ def test_two_replicas_that_fit_are_trained_as_by_keras_and_take_no_stored_plan(
     assert found["ours"] == found["plain"]
     assert "fits" in found["summary"] or "budget" in found["summary"]
     assert "`plan` must be left out for a step of 2 devices" in found["asked"]
+
+
+@pytest.mark.slow
+def test_a_strategy_that_is_not_planned_ends_as_without_lms(worker: Worker) -> None:
+    trial = "tests.tf.trials:fit_by_another_strategy"
+    found = worker.ask(trial, memory="64MiB", card={"cards": 2})
+    assert found["ours"] == found["plain"]
+    said = "a strategy of several replicas must be tf.distribute.MirroredStrategy"
+    assert said in found["summary"]
+    assert said in found["asked"]

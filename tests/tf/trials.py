@@ -23,7 +23,8 @@ from lms.tf.measure.bench import Bench
 from tests.models import CASES, SILENT, conv_net, pooled_net
 from tests.tf.training import different, memory, numbers_of, planned_tightly, train
 
-__all__ = ["fit_in_threads", "fit_on_two_replicas", "fit_recurrent", "left_behind"]
+__all__ = ["fit_by_another_strategy", "fit_in_threads", "fit_on_two_replicas"]
+__all__ += ["fit_recurrent", "left_behind"]
 __all__ += ["same_numbers", "second_batch_size", "train_with_cache", "without_a_gpu"]
 
 
@@ -166,6 +167,25 @@ def fit_on_two_replicas() -> dict[str, Any]:
             found[name] = fitted.history["loss"]
         except UnsupportedError as error:
             found[name] = str(error)
+    return found | {"summary": ours.summary()}
+
+
+def fit_by_another_strategy() -> dict[str, Any]:
+    """Fit under a strategy that is not planned: plain, and with ours."""
+    tf.config.experimental.enable_op_determinism()
+    x, y, found = np.ones((8, 4)), np.ones((8, 2)), dict[str, Any]()
+    ours, asked = LMSCallback(verbose=0), LMSCallback("1GiB", verbose=0)
+    cards = ["GPU:0", "GPU:1"]
+    for name, given in {"plain": [], "ours": [ours], "asked": [asked]}.items():
+        keras.utils.set_random_seed(7)
+        with tf.distribute.experimental.CentralStorageStrategy(cards).scope():
+            model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+            model.compile("sgd", "mse")
+        try:
+            fitted = model.fit(x, y, epochs=2, verbose=SILENT, callbacks=given)
+            found[name] = fitted.history["loss"]
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"
     return found | {"summary": ours.summary()}
 
 

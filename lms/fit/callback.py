@@ -90,7 +90,8 @@ class FunctionHook:
         """Install the planned function, and a `make_..._function` that removes it."""
         self._replace()
         own = self._model.__dict__
-        self._others = own.get(self._maker)  # `DataParallel`'s or `large_model`'s
+        if self.of(self._model, self._kind) is not self:  # else given twice
+            self._others = own.get(self._maker)  # `DataParallel`'s or `large_model`'s
         own[self._maker] = self._make
 
     @staticmethod

@@ -10,6 +10,7 @@ from typing import Any
 
 from lms.ir.graph import GraphView, op_of
 from lms.ir.write_guard import WriteGuard, ends_among, guard_writes, may_fail
+from lms.machine.ranks import joined
 from lms.planning.addresses import Placed, place, why_variables_move
 from lms.planning.problem import PlannedStep, Reason
 from lms.planning.spacers import Spaced, place_spacers
@@ -54,7 +55,9 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
     steps = [found.step.step for found in founds]
     if is_plain:
         steps = [step.own or step for step in steps]
-    guard, barriers = _guard(steps, plans)
+    # A device without a plan may run out at any time, if its part barely fits.
+    is_risky = any(p.runs_plain and p.reason is not Reason.FITS_EASILY for p in plans)
+    guard, barriers = (WriteGuard(), {}) if is_risky else _guard(steps, plans)
     flag, copies = CommitFlag(), CopiesInStep(steps[0].variables)
     begun = flag.nodes(barriers) if guard.late else ()
     # Predictions leave out the memory of loops with unknown trip counts.
@@ -63,15 +66,15 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
     is_known &= not any(one.lists or one.guesses for one in rewrites)
     is_sure = is_known and all(p.reason is Reason.FITS_EASILY for p in plans)
     steps = _with_added(steps, plans)
+    host = host_budget(first.settings, sum(step.input_bytes for step in steps))
+    share = None if host is None else host // len(plans)
     undo = [
-        copies.groups(
-            planned, step, guard.kept, host_budget(first.settings, step.input_bytes)
-        )
+        copies.groups(planned, step, guard.kept, share)
         for planned, step in zip(plans, steps, strict=True)
     ]
     in_step = (group.handles for groups in undo for group in groups)
     variables, before = steps[0].variables, {*guard.kept}.difference(*in_step)
-    every = is_plain and not is_sure
+    every = is_risky or (is_plain and not is_sure)
     names = [*variables] if every else sorted(before & variables.keys())
     kept = KeptVariables(tuple(variables[name] for name in names), copies)
     nodes, parts = steps[0].nodes, list[Part]()
@@ -96,7 +99,8 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
         kept=kept,
         is_sure=is_sure,
         can_be_planned=first.settings.thresholds is None and not held_back,
-        can_repeat=len(plans) > 1 or can_repeat(plans[0], guard),
+        can_repeat=(len(plans) > 1 and joined().size == 1)
+        or all(can_repeat(planned, guard) for planned in plans),
         source=source,
         held_back=held_back,
         searches=first.settings.replan and len(plans) == 1,
@@ -229,6 +233,8 @@ def _refuse_to_seal(
     """
     if not planned.plan.chain:
         raise UnsealedError("no op is ordered")
+    if any(len(a.readers) > 1 for a in step.arguments if a.captured is None):
+        raise UnsealedError("an input is read on several devices")
     for size, dtype in step.inputs_of_types:
         if dtype == "int32" and size >= below:
             raise UnsealedError("an input of int32 comes from the host at any time")

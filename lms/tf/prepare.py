@@ -291,6 +291,8 @@ def prepare(  # noqa: PLR0913 - what the caller knows of the step
             capture, traced, specs, kind=kind, settle=settle, is_said=is_said
         )
         devices = find_devices(node.device for node in traced.graph_def.node)
+        for device in devices:
+            device.make_ready(settings.budget)
         try:
             if len(devices) > 1:
                 places = [getattr(each, "backing_device", "") for each in inputs]
@@ -300,10 +302,10 @@ def prepare(  # noqa: PLR0913 - what the caller knows of the step
                     return None
                 prepared = step.built({})
             else:
-                captured = first(settings)
+                captured = first(settings, device=devices[0])
                 if _can_come_back(captured):
                     captured.on_host.come_back()
-                    captured = first(settings)
+                    captured = first(settings, device=devices[0])
                 prepared = captured.built(first_plan(captured, tried, settings), tried)
         except LMSError as error:
             if kind == "test":

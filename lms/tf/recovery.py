@@ -17,6 +17,7 @@ thresholds are as the user wants them, and are not replanned.
 
 import logging
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -135,6 +136,7 @@ class PreparedStep:
         is_kept: Whether undo copies find memory.
         search: A search for a faster plan, in another process.
         searches: Whether a search may begin.
+        failed: The part that ran out of memory last.
     """
 
     rebuilt: RebuiltStep | None
@@ -153,6 +155,7 @@ class PreparedStep:
     calls: int = 0
     failures: int = 0
     moves: int = 0
+    failed: Part | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -183,6 +186,7 @@ class PreparedStep:
             except _Moved:
                 raise
             except BaseException as error:
+                self.failed = self._part_of(str(error))
                 on_host = failures.ran_out_on_host(error)
                 ran_out = failures.ran_out(error)
                 is_undone = kept and not self.commit_flag.begun
@@ -291,7 +295,7 @@ class PreparedStep:
         Raises:
             LMSError: If no plan fits, and the step may not run unplanned.
         """
-        part = self._part_of(reason)
+        part = self.failed or self._part_of(reason)
         if self.held_back is None:
             self._free()  # memory for the next plan
         attempt = part.found.attempt
@@ -299,12 +303,15 @@ class PreparedStep:
         attempt = replace(attempt, percent=100, most=UNLIMITED, unsealed=unsealed)
         part.tried.append(replace(part.found, attempt=attempt, failure=reason))
         anew = self.source.prepare(part.tried)
+        for new, old in zip(anew.parts, self.parts, strict=True):
+            new.tried = new.tried or old.tried
         anew.set_reports(replans=self.parts[0].predicted.replans + 1)
         return anew
 
     def _part_of(self, reason: str) -> Part:
         """Return the part whose device a message names; else the first with a plan."""
-        named = (part for part in self.parts if part.device.name in reason)
+        names = ((part, rf"{part.device.name}\b") for part in self.parts)
+        named = (part for part, name in names if re.search(name, reason))
         planned = (part for part in self.parts if not part.predicted.fits_unplanned)
         return next(chain(named, planned, self.parts))
 

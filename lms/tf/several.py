@@ -12,6 +12,7 @@ out of memory the device that ran out makes its next attempt.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from lms.errors import LMSError, UnsupportedError
@@ -24,6 +25,7 @@ from lms.tf.capture.device_orders import order_on
 from lms.tf.capture.tracing import PREPARING
 from lms.tf.measure.devices import Device
 from lms.tf.measure.lone_op import forget_functions
+from lms.tf.passes.host_variables import HostVariables
 from lms.tf.recovery import PreparedStep
 
 __all__ = ["StepOfDevices"]
@@ -41,6 +43,7 @@ class StepOfDevices:
         settings: The user's knobs.
         attempts: The last attempt of each device.
         step: The step as first captured.
+        on_host: The variables that lay on the host then.
     """
 
     capture: Callable[..., Any]
@@ -48,6 +51,7 @@ class StepOfDevices:
     settings: Settings
     attempts: list[Attempt]
     step: Any = None
+    on_host: HostVariables | None = None
 
     @classmethod
     def of(
@@ -85,13 +89,15 @@ class StepOfDevices:
         Raises:
             LMSError: If there is no plan, and the step may not run unplanned.
         """
+        self.capture = partial(self.capture, settle=False)  # plans rely on addresses
         number = self.devices.index(tried[-1].step.device)
-        self.attempts[number] = tried[-1].attempt
+        self.attempts[number] = replace(tried[-1].attempt, planned=True)
         with PREPARING:
             return self.built({number: tried})
 
     def sealed_again(self, *founds: Outcome) -> PreparedStep:
         """Build the step again in the memory that is free now; raises as `prepare`."""
+        self.capture = partial(self.capture, settle=False)
         self.attempts = [found.attempt for found in founds]
         with PREPARING:
             return self.built({})
@@ -111,6 +117,13 @@ class StepOfDevices:
                 except UnsealedError as error:
                     attempt, why = self.attempts[error.number], str(error)
                     self.attempts[error.number] = replace(attempt, unsealed=why)
+                except LMSError as error:
+                    is_last = not all(found.attempt.planned for found in founds)
+                    if is_last or self.settings.asks_for_a_plan:
+                        raise
+                    error = error.with_traceback(None)
+                    founds = self._without_plan(error, founds[0])
+                    continue
                 founds = self._planned({})
         finally:
             forget_functions()
@@ -156,11 +169,15 @@ class StepOfDevices:
             others=others,
             behind=orders,
         )
-        self.step = self.step or captured.step
+        if self.step is None:
+            self.step, self.on_host = captured.step, captured.on_host
         return captured
 
     def _without_plan(self, error: LMSError, found: Outcome | None) -> list[Outcome]:
         """Return outcomes of the unplanned step, or raise why there is no plan."""
+        assert self.on_host is not None
+        moved = HostVariables.of(self.step.variables, self.on_host.handles)
+        moved.come_back()
         if found is None:
             raise error
         self.attempts = [replace(each, rewrites=NOTHING) for each in self.attempts]

@@ -18,6 +18,7 @@ from itertools import pairwise
 
 import tensorflow as tf
 
+from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView
 from lms.tf import compat
 from lms.tf.capture.ops import COLLECTIVE
@@ -58,6 +59,9 @@ def edges_between(
         numbers: Values of captured numbers, by the names of their nodes: two
             collectives with equal keys are one.
         orders: Names of ops in their order, for each device that is planned already.
+
+    Raises:
+        UnsupportedError: If the keys of a collective are not known.
     """
     there = {node.name for node in nodes}
     edges: dict[str, list[str]] = defaultdict(list)
@@ -90,7 +94,12 @@ def _collectives(
     for node in nodes:
         if node.op in COLLECTIVE:
             keys = tuple(value(name) for name in node.input[1:4])
-            groups[keys if None not in keys else node.name].append(node)
+            if None in keys:
+                raise UnsupportedError(
+                    f"Could not plan the step: collective {node.name!r} has keys that "
+                    "are not known before the step runs."
+                )
+            groups[keys].append(node)
     return groups.values()
 
 

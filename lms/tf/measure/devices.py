@@ -8,7 +8,7 @@ import math
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -245,7 +245,7 @@ def find_device() -> Device:
     return _limited(name) if name in gpus else Device(name=name, limit=None)
 
 
-def find_devices(used: Iterable[str]) -> tuple[Device, ...]:
+def find_devices(used: Iterable[str]) -> Sequence[Device]:
     """Return the devices to plan a step for: `find_device` first, then other GPUs.
 
     Args:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lms.errors import UnsupportedError
 from lms.tf import compat
 from lms.tf.capture.device_orders import devices_of, edges_between
 from lms.tf.nodes import source_of
@@ -52,10 +53,11 @@ def test_a_collective_waits_for_what_its_ops_on_all_cards_wait_for() -> None:
     assert second == {"r1": ("x",), "r0": ("r1",)}
 
 
-def test_collectives_of_unknown_keys_are_not_taken_for_one() -> None:
+def test_a_collective_of_unknown_keys_is_not_planned() -> None:
     nodes = [node("x", 0), node("y", 1)]
     nodes += [reduction("r0", 0, "own", "x"), reduction("r1", 1, "own", "y")]
-    assert edges_between(nodes, card(0), NUMBERS, []) == {}
+    with pytest.raises(UnsupportedError, match="collective 'r0' has keys"):
+        edges_between(nodes, card(0), NUMBERS, [])
 
 
 @given(st.randoms(use_true_random=False), st.integers(2, 4), st.integers(1, 4))

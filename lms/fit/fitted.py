@@ -359,10 +359,11 @@ class FittedFunction:
 
     def compiled_bytes(self, batch: Any) -> Bytes | None:
         """Return bytes in use while XLA's step runs; None where XLA does not tell."""
-        if self._step_of_batch is None:
-            return None
-        step, device = self._step_of_batch.get_concrete_function(batch), find_device()
-        inputs, captured = compat.flat_inputs(step, [batch]), step.captured_inputs
+        function, given = self._step_of_batch, batch
+        if function is None:  # a prediction takes a list of one batch
+            function, given = self._plainly, [batch]
+        step, device = function.get_concrete_function(given), find_device()
+        inputs, captured = compat.flat_inputs(step, [given]), step.captured_inputs
         made = compat.compiled_buffers(step.name, inputs, captured, device.full_name)
         read = sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in inputs)
         used = (device.current_bytes or 0) + read + sum(buffer.size for buffer in made)

@@ -384,7 +384,7 @@ def fit_in_a_full_device() -> str:
     hogs = _all_that_is_free(find_device())
     hogs += [tf.raw_ops.Empty(shape=[8], dtype=tf.uint8) for _ in range(_crumbs())]
     try:
-        lms.fit_in_memory(step, [tf.TensorSpec([64, 64])])
+        lms.fit_in_memory(step, [tf.TensorSpec([64, 64])], budget="16MiB")
     except OutOfMemoryError as error:
         return str(error)
     return f"no error beside {len(hogs)}"

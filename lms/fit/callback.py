@@ -51,7 +51,6 @@ __all__ = ["FunctionHook", "LMSCallback", "large_model"]
 _LOG = logging.getLogger("lms")
 _MAKERS = {f"make_{kind}_function": kind for kind in ("train", "test", "predict")}
 _NO_BATCH = (StopIteration, tf.errors.OutOfRangeError)
-
 _OFF = "XLA is turned off for the %s step: %s. Results are those of jit_compile=False."
 
 

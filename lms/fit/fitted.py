@@ -195,7 +195,7 @@ class FittedFunction:
     ) -> None:
         self._plainly = as_function(function)
         self._step_of_batch = None if of_batch is None else as_function(of_batch)
-        # What is traced, and with whose shapes: of an iterator, and of a call.
+        # Functions to trace, each with the function whose traced shapes it takes.
         self._drawing = function, own[0] if own else function
         self._calling = (of_batch or function), own[-1] if own else function
         self.settings = settings

@@ -336,9 +336,9 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
             number += 1
         step = there if is_here else step_of(there.nodes, step.library, own)
     if len(devices_of(step.nodes)) > 1:
-        edges = edges_between(step.nodes, device, numbers, behind)
-        seen = step_of(step.nodes, step.library, own, edges=edges)
-        step = replace(seen, ops_cut=step.ops_cut)
+        between = edges_between(step.nodes, device, numbers, behind)
+        seen = step_of(step.nodes, step.library, own, edges=between)
+        return replace(seen, ops_cut=step.ops_cut)
     return step
 
 

@@ -25,7 +25,12 @@ from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.tf import compat
 from lms.tf.capture.bound_values import is_open, known_shape
-from lms.tf.capture.device_orders import devices_of, edges_between, numbers_in
+from lms.tf.capture.device_orders import (
+    always_true,
+    devices_of,
+    edges_between,
+    numbers_in,
+)
 from lms.tf.capture.loops import control_flow, loop_ends
 from lms.tf.capture.ops import (
     ALIAS,
@@ -56,6 +61,7 @@ from lms.tf.nodes import (
 )
 from lms.tf.passes import Pass, Step
 from lms.tf.passes.assign_in_place import ASSIGN_IN_PLACE, NOTHING, PLACED
+from lms.tf.passes.branches import ONE_BRANCH
 from lms.tf.passes.compiled import OPEN_COMPILED
 from lms.tf.passes.constant_folding import WAIT_FOR_NO_CONSTANT, with_folded
 from lms.tf.passes.copy_on_read import COPY_OFF, copying, with_copies_counted
@@ -217,6 +223,7 @@ class TracedStep:
 
 
 PASSES = (
+    ONE_BRANCH,
     SIGNS_ON_DEVICE,
     OPEN_COMPILED,
     WAIT_FOR_NO_CONSTANT,
@@ -305,6 +312,7 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
         ends=loop_ends(own.nodes),
         fixed=control_flow(own.nodes),
         outputs=outputs,
+        taken=frozenset(always_true(own.nodes, numbers)),
         variables={a.name: a.variable for a in arguments if a.variable is not None},
         on_host=frozenset(a.name for a in arguments if a.lies_on_host),
         pushes={name for one in lists for name in one.pushes},
@@ -335,8 +343,8 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
             there = replace(step_of(cut, step.library, own, place), ops_cut=count)
             number += 1
         step = there if is_here else step_of(there.nodes, step.library, own)
-    if len(devices_of(step.nodes)) > 1:
-        between = edges_between(step.nodes, device, numbers, behind)
+    between = edges_between(step.nodes, device, numbers, behind)
+    if between:
         seen = step_of(step.nodes, step.library, own, edges=between)
         return replace(seen, ops_cut=step.ops_cut)
     return step

@@ -10,10 +10,14 @@ before as edges, so every order that the planner may choose goes with theirs.
 A collective ends on no device before it has begun on all. So its ops count as one: the
 op of the device to plan waits for what any of them waits for, and the others wait for
 that op. Then what follows on any device comes behind it, too.
+
+Other processes plan their own devices, and know nothing of the orders here. So the
+collectives in which they take part come in the order of their keys, in every process:
+TensorFlow counts the keys up while a step is traced.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import tensorflow as tf
@@ -24,7 +28,11 @@ from lms.tf import compat
 from lms.tf.capture.ops import COLLECTIVE
 from lms.tf.nodes import source_of
 
-__all__ = ["devices_of", "edges_between", "numbers_in", "order_on"]
+__all__ = ["always_true", "devices_of", "edges_between", "numbers_in", "order_on"]
+
+
+_ENDS = {"Max", "Min"}
+_PASSED = frozenset({"Identity", "Switch"})
 
 
 def devices_of(nodes: Iterable[compat.NodeDef]) -> tuple[str, ...]:
@@ -68,39 +76,76 @@ def edges_between(
     for order in orders:
         for before, after in pairwise(name for name in order if name in there):
             edges[after].append(before)
-    for group in _collectives(nodes, numbers):
+    met = list[tuple[Sequence[int], str]]()
+    for keys, group in _collectives(nodes, numbers).items():
         first, *others = sorted(group, key=lambda node: node.device != device)
         for other in others:
             sources = map(source_of, other.input)
             edges[first.name] += filter(there.__contains__, sources)
             edges[first.name] += edges.pop(other.name, [])
             edges[other.name] = [first.name]
-    return {name: tuple(dict.fromkeys(before)) for name, before in edges.items()}
+        if len(group) < keys[0]:  # other processes take part
+            met.append((keys[1:], first.name))
+    for (_, before), (_, after) in pairwise(sorted(met)):
+        edges[after].append(before)
+    return {name: tuple(dict.fromkeys(b)) for name, b in edges.items() if b}
+
+
+def always_true(
+    nodes: Sequence[compat.NodeDef], numbers: Mapping[str, int]
+) -> Iterator[str]:
+    """Yield comparisons of gathered lengths that are equal on all devices.
+
+    Gradients of an embedding are padded where their lengths differ between replicas:
+    `all_reduce_indexed_slices` in cross_device_utils.py, tensorflow/python/distribute.
+    """
+    by_name = {node.name: node for node in nodes}
+
+    def source(name: str) -> compat.NodeDef:
+        return by_name.get(source_of(name), compat.NodeDef())
+
+    equal = set[str]()
+    compared = [node for node in nodes if node.op == "Equal"]
+    compared = [n for n in compared if {source(i).op for i in n.input[:2]} == _ENDS]
+    groups = _collectives(nodes, numbers) if compared else {}
+    for (size, *_), group in groups.items():
+        lengths = [source(node.input[0]) for node in group]
+        values = {compat.attribute(n, "value").SerializeToString() for n in lengths}
+        if len(group) == size and {n.op for n in lengths} == {"Const"}:
+            equal |= {node.name for node in group if len(values) == 1}
+    for node in compared:
+        read = {source_of(source(name).input[0]) for name in node.input[:2]}
+        if len(read) == 1 and read <= equal:
+            yield node.name
 
 
 def _collectives(
     nodes: Sequence[compat.NodeDef], numbers: Mapping[str, int]
-) -> Iterable[Sequence[compat.NodeDef]]:
-    """Group the ops of each collective: one for each device, with equal keys."""
-    constants = {n.name: n for n in nodes if n.op == "Const"}
+) -> Mapping[tuple[int, ...], Sequence[compat.NodeDef]]:
+    """Map (devices, group, instance) to a collective's ops, one for each device."""
+    by_name = {node.name: node for node in nodes}
 
-    def value(name: str) -> object:
-        name = source_of(name)
-        if name in constants and constants[name].attr["dtype"].type == tf.int32:
-            return tf.make_ndarray(constants[name].attr["value"].tensor).tolist()
-        return numbers.get(name)
+    def value(name: str) -> int | None:
+        node = by_name.get(source_of(name))
+        if node is not None and node.op in _PASSED:  # into a branch of `tf.cond`
+            return value(node.input[0])
+        if node is None or node.op != "Const":
+            return numbers.get(source_of(name))
+        number = tf.make_ndarray(compat.attribute(node, "value").tensor)
+        return int(number) if number.size == 1 else None
 
-    groups: dict[object, list[compat.NodeDef]] = defaultdict(list)
+    groups: dict[tuple[int, ...], list[compat.NodeDef]] = defaultdict(list)
     for node in nodes:
         if node.op in COLLECTIVE:
-            keys = tuple(value(name) for name in node.input[1:4])
-            if None in keys:
+            found = [value(name) for name in node.input[1:4]]
+            keys = tuple(key for key in found if key is not None)
+            if len(keys) < len(found):
                 raise UnsupportedError(
                     f"Could not plan the step: collective {node.name!r} has keys that "
                     "are not known before the step runs."
                 )
             groups[keys].append(node)
-    return groups.values()
+    return groups
 
 
 def order_on(graph: GraphView, chain: Iterable[str]) -> tuple[str, ...]:

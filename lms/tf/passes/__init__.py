@@ -24,6 +24,7 @@ class Step:
         ends: For each Exit, the ops that must have ended before, by name.
         fixed: Names of the nodes in loops and branches, which stay as they are.
         outputs: Names of the tensors that the step returns.
+        taken: Names of the comparisons that are always true.
         variables: Types and shapes of variables by the names of their handles' nodes.
         on_host: Names of the handles' nodes of variables that lie on the host.
         pushes: Ops that put elements into lists that move to the host.
@@ -34,6 +35,7 @@ class Step:
     ends: Mapping[str, Sequence[str]] = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
     outputs: Sequence[str] = ()
+    taken: Collection[str] = ()
     variables: Mapping[str, tf.TensorSpec] = field(default_factory=dict)
     on_host: Collection[str] = ()
     pushes: Collection[str] = ()

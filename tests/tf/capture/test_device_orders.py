@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lms.errors import UnsupportedError
 from lms.tf import compat
-from lms.tf.capture.device_orders import devices_of, edges_between
+from lms.tf.capture.device_orders import always_true, devices_of, edges_between
 from lms.tf.nodes import source_of
 
 pytestmark = pytest.mark.tf
@@ -58,6 +59,38 @@ def test_a_collective_of_unknown_keys_is_not_planned() -> None:
     nodes += [reduction("r0", 0, "own", "x"), reduction("r1", 1, "own", "y")]
     with pytest.raises(UnsupportedError, match="collective 'r0' has keys"):
         edges_between(nodes, card(0), NUMBERS, [])
+
+
+def test_collectives_with_other_processes_come_in_the_order_of_their_keys() -> None:
+    nodes = [reduction("late", 0, "second", "x"), reduction("early", 0, "first", "y")]
+    assert edges_between(nodes, card(0), NUMBERS, []) == {"late": ("early",)}
+    alone = {**NUMBERS, "size": 1}
+    assert edges_between(nodes, card(0), alone, []) == {}
+
+
+def test_keys_are_known_within_a_branch() -> None:
+    into = [
+        node("into", 0, "first", op="Switch"),
+        node("key", 0, "into", op="Identity"),
+    ]
+    nodes = [*into, reduction("r0", 0, "key", "x"), reduction("r1", 1, "first", "y")]
+    assert edges_between(nodes, card(0), NUMBERS, []) == {"r1": ("r0",)}
+
+
+@pytest.mark.parametrize(
+    ("devices", "lengths", "is_true"), [(2, 3, True), (2, 4, False), (1, 3, False)]
+)
+def test_gathered_lengths_are_equal_if_all_devices_say_so(
+    devices: int, lengths: int, *, is_true: bool
+) -> None:
+    nodes = [compat.constant(f"n{n}", [(3, lengths)[n]], tf.int32) for n in (0, 1)]
+    nodes += [
+        node(f"g{n}", n, f"n{n}", "size", "group", "first", op="CollectiveGatherV2")
+        for n in range(devices)
+    ]
+    nodes += [node(end, 0, "g0", "axes", op=end) for end in ("Max", "Min")]
+    nodes.append(node("equal", 0, "Max", "Min", op="Equal"))
+    assert list(always_true(nodes, NUMBERS)) == ["equal"] * is_true
 
 
 @given(st.randoms(use_true_random=False), st.integers(2, 4), st.integers(1, 4))

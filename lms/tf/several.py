@@ -42,6 +42,7 @@ class StepOfDevices:
         devices: The devices.
         settings: The user's knobs.
         attempts: The last attempt of each device.
+        needs_plan: Whether the unplanned step ran out of memory.
         step: The step as first captured.
         on_host: The variables that lay on the host then.
     """
@@ -50,6 +51,7 @@ class StepOfDevices:
     devices: Sequence[Device]
     settings: Settings
     attempts: list[Attempt]
+    needs_plan: bool = False
     step: Any = None
     on_host: HostVariables | None = None
 
@@ -91,6 +93,7 @@ class StepOfDevices:
         """
         self.capture = partial(self.capture, settle=False)  # plans rely on addresses
         number = self.devices.index(tried[-1].step.device)
+        self.needs_plan |= not tried[-1].attempt.planned
         self.attempts[number] = replace(tried[-1].attempt, planned=True)
         with PREPARING:
             return self.built({number: tried})
@@ -178,7 +181,7 @@ class StepOfDevices:
         assert self.on_host is not None
         moved = HostVariables.of(self.step.variables, self.on_host.handles)
         moved.come_back()
-        if found is None:
+        if found is None or self.needs_plan:
             raise error
         self.attempts = [replace(each, rewrites=NOTHING) for each in self.attempts]
         founds = list[Outcome]()

@@ -11,7 +11,7 @@ from lms import LMSCallback, fit_in_memory
 from tests.models import SILENT
 from tests.tf.training import digest
 
-__all__ = ["fit_replicas", "run_replicas"]
+__all__ = ["fit_replicas", "run_out", "run_replicas"]
 
 _CARDS = ("GPU:0", "GPU:1")
 
@@ -129,3 +129,20 @@ def run_replicas(budget: str) -> dict[str, Any]:
         found[name] = {"losses": losses, "digest": weights}
     changes = [r.swap_count + r.recomputed_ops for r in run.report]
     return found | {"changes": changes, "devices": [r.device for r in run.report]}
+
+
+def run_out() -> str:
+    """Return the error of a step that no plan fits: GPU:0's sizes depend on values."""
+
+    def step(x: Any) -> Any:
+        with tf.device("GPU:0"):
+            ends = tf.reduce_sum(tf.ones([tf.cast(tf.reduce_sum(x), tf.int32)]))
+        with tf.device("GPU:1"):
+            large = [x + float(i) * ends for i in range(8)]
+            return tf.reduce_sum(tf.concat(large, 0))
+
+    try:
+        fit_in_memory(step, [tf.TensorSpec([1 << 20])])(tf.ones([1 << 20]))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "ended"

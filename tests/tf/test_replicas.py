@@ -32,3 +32,11 @@ def test_a_loop_of_one_s_own_runs_its_replicas_by_a_plan_for_each(
     assert found["planned"] == found["plain"]
     assert found["devices"] == ["GPU:0", "GPU:1"]
     assert min(found["changes"]) > 0
+
+
+def test_a_card_without_a_plan_and_one_that_runs_out_end_in_one_error(
+    worker: Worker,
+) -> None:
+    trial = "tests.tf.replica_trials:run_out"
+    found = worker.ask(trial, memory="32MiB", card={"cards": 2})
+    assert found.startswith("UnsupportedError: Could not plan the step: outputs of op ")

@@ -88,7 +88,8 @@ class Op:
             the variable that it writes.
         varies: Whether the shapes of its outputs depend on values: their sizes are
             upper bounds, and it is never recomputed.
-        from_host: Whether its outputs come from the host and never move.
+        from_host: Whether its outputs are received from the host: they never move.
+        from_card: Whether these are received from another card instead: they may move.
         to_host: Whether TensorFlow copies an output to the host, and frees it some time
             after the copy: all outputs stay until the step's end.
     """
@@ -113,6 +114,7 @@ class Op:
     replaces_state: bool = False
     varies: bool = False
     from_host: bool = False
+    from_card: bool = False
     to_host: bool = False
 
     @property

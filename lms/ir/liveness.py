@@ -93,7 +93,7 @@ def buffers(graph: GraphView) -> tuple[Buffer, ...]:
         for tensor in op.outputs:
             if roots[tensor.name] == tensor.name and tensor.size > 0:
                 made[tensor.name] = position
-                if op.fixed or op.from_host:
+                if op.fixed or (op.from_host and not op.from_card):
                     pinned.add(tensor.name)
     kept = {roots[name] for name in graph.results}
     kept |= {root for root in made if graph.by_name[op_of(root)].to_host}

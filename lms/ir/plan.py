@@ -221,7 +221,7 @@ def _check_swap(
     if tensor.size != swap.size:
         rule = f"size of {swap.tensor!r} must be {tensor.size}"
         raise PlanError(f"{rule}, got {swap.size}")
-    if producer.from_host or producer.to_host:
+    if (producer.from_host and not producer.from_card) or producer.to_host:
         whence = "from" if producer.from_host else "to"
         raise PlanError(f"{swap.tensor!r} cannot move: it is copied {whence} the host")
     if buffer is None or buffer.kept:

@@ -23,6 +23,8 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
+from lms.ir.liveness import peak
+from lms.planning.candidates import smallest_worth_moving
 from lms.tf import compat
 from lms.tf.capture.bound_values import is_open, known_shape
 from lms.tf.capture.device_orders import (
@@ -410,7 +412,9 @@ def _seen(  # noqa: PLR0913 - the facts of a step, not yet a value
     sizes = {name: sum(variables[n].size for n in names) for name, names in copied}
     ops = with_copies_counted(ops, sizes)
     ops = with_host_memory(ops, ordered, device)
-    ops = with_received(ops, {n.name for n in ordered if _is_elsewhere(n, device)})
+    others = {n.name: n.device for n in ordered if _is_elsewhere(n, device)}
+    cards = {name for name, place in others.items() if "GPU" in place}
+    ops = with_received(ops, others.keys(), cards)
     ops = [
         replace(op, controls=(*op.controls, *ends[op.name])) if op.name in ends else op
         for op in ops
@@ -418,7 +422,11 @@ def _seen(  # noqa: PLR0913 - the facts of a step, not yet a value
     ops = with_folded(ops, ordered, outputs)
     is_alone = len(devices_of(ordered)) <= 1
     if not (is_alone and any(a.lies_on_host for a in arguments)):  # else never sealed
-        ops = with_sent(ops, ordered, device)
+        sent = with_sent(ops, ordered, device)
+        if cards:
+            large = smallest_worth_moving(peak(GraphView(ops=tuple(sent))))
+            sent = with_sent(ops, ordered, device, large)
+        ops = sent
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [f"{a.name}:0" for a in arguments if a.variable is not None]
     return with_flops(with_writes(graph, handles), ordered), ordered, lists, guessed

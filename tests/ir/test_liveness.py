@@ -51,6 +51,11 @@ def test_what_comes_from_the_host_is_pinned_but_not_what_may_be_smaller() -> Non
     assert pinned == {"a:0": True, "b:0": False}
 
 
+def test_what_comes_from_another_card_is_not_pinned() -> None:
+    ops = (make_op("a", 7, from_host=True, from_card=True),)
+    assert [b.pinned for b in buffers(GraphView(ops=ops))] == [False]
+
+
 def test_an_alias_that_outlives_the_step_keeps_its_buffer() -> None:
     graph = GraphView(ops=RESHAPE.graph.ops, results=("r:0",))
     assert [(b.root, b.pinned) for b in buffers(graph) if b.kept] == [("a:0", True)]

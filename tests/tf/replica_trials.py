@@ -11,7 +11,7 @@ from lms import LMSCallback, fit_in_memory
 from tests.models import SILENT
 from tests.tf.training import digest
 
-__all__ = ["fit_replicas", "run_out", "run_replicas"]
+__all__ = ["fit_replicas", "run_out", "run_replicas", "run_split"]
 
 _CARDS = ("GPU:0", "GPU:1")
 
@@ -129,6 +129,57 @@ def run_replicas(budget: str) -> dict[str, Any]:
         found[name] = {"losses": losses, "digest": weights}
     changes = [r.swap_count + r.recomputed_ops for r in run.report]
     return found | {"changes": changes, "devices": [r.device for r in run.report]}
+
+
+def run_split(budget: str) -> dict[str, Any]:
+    """Run a model whose halves lie on two cards, plainly and planned."""
+    tf.config.experimental.enable_op_determinism()
+    found: dict[str, Any] = {}
+    for name in ("plain", "planned"):
+        draw = np.random.default_rng(0)
+        halves = list[list[Any]]()
+        for card in _CARDS:
+            with tf.device(card):
+                values = (draw.standard_normal((64, 64)) / 8 for _ in range(6))
+                halves.append([tf.Variable(tf.constant(v, tf.float32)) for v in values])
+        x = tf.constant(draw.standard_normal((2048, 64)), tf.float32)
+        run: Any = tf.function(_descend_on_both(*halves))
+        if name == "planned":
+            run = fit_in_memory(run, [tf.TensorSpec([2048, 64])], budget=budget)
+        losses = [float(run(x)) for _ in range(3)]
+        found[name] = {"losses": losses, "digest": digest([*halves[0], *halves[1]])}
+    reports = run.report
+    return found | {
+        "changes": [r.swap_count + r.recomputed_ops for r in reports],
+        "over": [r.measured_peak_bytes - r.budget_bytes for r in reports],
+    }
+
+
+def _descend_on_both(first: Any, second: Any) -> Any:
+    """Return a step of gradient descent, half of which runs on each card."""
+
+    def half(x: Any, weights: Any) -> Any:
+        for weight in weights:
+            x = tf.tanh(x @ weight)
+        return x
+
+    def step(x: Any) -> Any:
+        with tf.device(_CARDS[0]), tf.GradientTape() as tape:
+            one: Any = tape
+            between = half(x, first)
+        with tf.device(_CARDS[1]):
+            with tf.GradientTape() as tape:
+                two: Any = tape
+                two.watch(between)
+                loss = tf.reduce_mean(tf.square(half(between, second)))
+            back, *late = two.gradient(loss, [between, *second])
+        with tf.device(_CARDS[0]):
+            early: Any = one.gradient(between, first, output_gradients=back)
+        for weight, gradient in zip((*first, *second), (*early, *late), strict=True):
+            weight.assign_sub(gradient)
+        return loss
+
+    return step
 
 
 def run_out() -> str:

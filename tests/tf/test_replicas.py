@@ -34,6 +34,14 @@ def test_a_loop_of_one_s_own_runs_its_replicas_by_a_plan_for_each(
     assert min(found["changes"]) > 0
 
 
+def test_a_model_over_two_cards_stays_in_the_budget_of_each(worker: Worker) -> None:
+    trial = "tests.tf.replica_trials:run_split"
+    found = worker.ask(trial, memory="64MiB", card={"cards": 2}, budget="4MiB")
+    assert found["planned"] == found["plain"]
+    assert min(found["changes"]) > 0
+    assert max(found["over"]) <= 0
+
+
 def test_a_card_without_a_plan_and_one_that_runs_out_end_in_one_error(
     worker: Worker,
 ) -> None:

@@ -12,7 +12,7 @@ from itertools import accumulate
 import psutil
 
 from lms.errors import WorkersError
-from lms.ir.graph import GraphView, Op
+from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import peak
 from lms.machine.host import PINNED_VARIABLE, pinned_limit, swappable
 from lms.machine.ranks import joined, read_placement
@@ -24,6 +24,7 @@ from lms.tf.capture.ops import VIEWS
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.compact_variables import shared_bytes
 from lms.tf.measure.devices import Device, memory_grows
+from lms.tf.nodes import data_of, full_name
 from lms.tf.passes.host_variables import bytes_on_host
 from lms.units import KIB, MIB, Bytes
 
@@ -105,6 +106,11 @@ def _why_unsealed(step: TracedStep) -> str:
     if any(argument.lies_on_host for argument in step.arguments):
         return "some of its variables lie on the host"
     large, tensors = smallest_worth_moving(peak(step.graph)), step.graph.tensors
+    for node in step.nodes:
+        if "GPU" in node.device and node.device != step.device:
+            for name in map(full_name, data_of(node)):
+                if name in tensors and tensors[step.graph.roots[name]].size >= large:
+                    return f"another card reads op {op_of(name)!r}"
     for op in step.graph.ops:
         if op.scratch >= large and not op.asks:
             return f"the scratch of op {op.name!r} is estimated"

@@ -18,13 +18,14 @@ runs on the device, with the same answers:
     BitwiseAnd ──> BitwiseOr with 1.0's bits ──> Bitcast: 1.0 or -1.0 ──> Less than 0.0
 """
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
 
-from lms.ir.graph import Op
+from lms.ir.graph import Op, op_of
 from lms.tf import compat
 from lms.tf.nodes import Nodes, bytes_of, waits_of
 from lms.tf.passes import Pass, Step
@@ -71,8 +72,12 @@ def _on_device(graph: Nodes, _: Step, less: compat.NodeDef) -> None:
 SIGNS_ON_DEVICE = Pass(find=_signs, change=_on_device)
 
 
-def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
+def with_received(
+    ops: Sequence[Op], elsewhere: Collection[str], cards: Collection[str] = ()
+) -> list[Op]:
     """Return ops in which tensors received from ops `elsewhere` have bytes.
+
+    `cards` names those of the ops that run on other cards.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -98,7 +103,8 @@ def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
             return op
         never = ("persistent", "inplace", "repeatable", "constant", "reads_state")
         how = dict.fromkeys(never, False)
-        return replace(op, outputs=outputs, from_host=True, **how)
+        may_move = op.name in cards
+        return replace(op, outputs=outputs, from_host=True, from_card=may_move, **how)
 
     return list(map(received, ops))
 
@@ -130,21 +136,44 @@ def with_host_memory(
 
 
 def with_sent(
-    ops: Sequence[Op], nodes: Sequence[compat.NodeDef], device: str
+    ops: Sequence[Op],
+    nodes: Sequence[compat.NodeDef],
+    device: str,
+    large: float = math.inf,
 ) -> list[Op]:
-    """Mark ops whose outputs the host reads."""
+    """Mark ops whose outputs the host or another card reads.
+
+    The rewriter waits until another card has copied a tensor of `large` bytes or more,
+    as soon as it is made. So the card's ops wait for its producer, and do not read it.
+    """
     if "GPU" not in device:
         return list(ops)
+    cards = {n.name for n in nodes if "GPU" in n.device and n.device != device}
     kept = {n.name: compat.host_memory(n)[0] for n in nodes if n.device in ("", device)}
     sources = dict[str, str]()  # of tensors on the device, through aliases
     sent = set[str]()
+    sizes = {t.name: t.size for op in ops for t in op.outputs}
+
+    def waited(op: Op, name: str) -> bool:
+        return op.name in cards and not op.fixed and sizes[name] >= large
+
     for op in ops:
         there = kept.get(op.name, range(len(op.inputs)))
         read = (name for i, name in enumerate(op.inputs) if i in there)
-        sent.update(sources[name] for name in read if name in sources)
+        sent.update(sources[n] for n in read if n in sources and not waited(op, n))
         if op.alias in sources:
             sources |= {t.name: sources[op.alias] for t in op.outputs}
         elif not (op.persistent or op.from_host or op.alias):
             sources |= {t.name: op.name for t in op.outputs if t.size}
     moved = {"to_host": True, "repeatable": False}
-    return [replace(op, **moved) if op.name in sent else op for op in ops]
+    marked = [replace(op, **moved) if op.name in sent else op for op in ops]
+
+    def elsewhere(op: Op) -> Op:
+        read = {name for name in op.inputs if name in sources and waited(op, name)}
+        if not read:
+            return op
+        others = tuple(name for name in op.inputs if name not in read)
+        waits = (*op.controls, *dict.fromkeys(map(op_of, read)))
+        return replace(op, inputs=others, controls=waits, alias=None)
+
+    return list(map(elsewhere, marked))

@@ -46,7 +46,7 @@ from graphlib import CycleError, TopologicalSorter
 import tensorflow as tf
 
 from lms.errors import PlanError
-from lms.ir.graph import GraphView, op_of
+from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import old_readers
 from lms.ir.plan import SwapPlan
 from lms.ir.resolved import ResolvedSwap, ResolvedSwapIn, resolve
@@ -262,7 +262,7 @@ class _Rewriter:
             arrived = self._arrive(large if op.from_host else ())
             for hold in self._released.get(i + 1, ()):  # not before the memory is taken
                 nodes.wait(nodes[hold], arrived)
-            before = [name, *arrived]
+            before = [name, *arrived, *self._sent(op)]
             held += large if op.to_host else ()
         end = [Spacer(number, 0) for number in self._spacers]
         kept = [self._look(tensor, f"lms{self._label}/kept", before) for tensor in held]
@@ -296,19 +296,32 @@ class _Rewriter:
         prefix = f"lms{self._label}/arrived"
         return [self._look(tensor, prefix, ()) for tensor in tensors]
 
-    def _look(self, tensor: str, prefix: str, waits: Sequence[str]) -> str:
-        """Add an op on the device that reads a tensor's shape; returns its name.
+    def _sent(self, op: Op) -> list[str]:
+        """Wait for other cards to copy outputs; returns what the chain waits for."""
+        prefix, found = f"lms{self._label}/sent", list[str]()
+        for tensor in op.outputs if self.nodes[op.name].device == self._device else ():
+            devices = {node.device for node in self.nodes.readers(tensor.name)}
+            for i, device in enumerate(sorted(devices - {"", self._device})):
+                if "GPU" in device and tensor.size:
+                    looked = self._look(tensor.name, f"{prefix}{i}", (), device)
+                    found.append(looked)
+        return found
+
+    def _look(
+        self, tensor: str, prefix: str, waits: Sequence[str], device: str = ""
+    ) -> str:
+        """Add an op on a device that reads a tensor's shape; returns its name.
 
         Numbers of int32 are read as float32: `Shape` takes int32 from the host
         (shape_ops.cc).
         """
         name = f"{prefix}/{tensor.replace(':', '_')}"
-        dtype = self._graph.tensors[tensor].dtype
+        dtype, device = self._graph.tensors[tensor].dtype, device or self._device
         if dtype == "int32":
             bits, types = f"{name}/bits", {"T": dtype, "type": tf.float32}
-            self.nodes.make(bits, "Bitcast", [tensor], self._device, **types)
+            self.nodes.make(bits, "Bitcast", [tensor], device, **types)
             tensor, dtype = bits, "float32"
-        return self._touch(name, tensor, dtype, waits, self._device)
+        return self._touch(name, tensor, dtype, waits, device)
 
     def _touch(
         self, name: str, tensor: str, dtype: object, waits: Iterable[str], device: str

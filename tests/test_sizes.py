@@ -27,8 +27,8 @@ def knobs() -> int:
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines(*FILES), 22_790, 150),
-    "files of lms": (lambda: len(FILES), 106, 0),
+    "lines of lms": (lambda: lines(*FILES), 24_360, 150),
+    "files of lms": (lambda: len(FILES), 114, 0),
     "knobs": (knobs, 12, 0),
     "lines of README": (lambda: lines(ROOT / "README.md"), 150, 20),
 }

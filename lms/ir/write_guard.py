@@ -86,9 +86,12 @@ def may_fail(used: int, budget: int) -> bool:
 def ends_among(graph: GraphView, names: Collection[str]) -> tuple[str, ...]:
     """Return the device's ops of `names` on which no other op of `names` depends.
 
-    Ops of loops and branches are left out: an edge would carry a branch's deadness.
+    Ops of loops and branches are left out: an edge would carry a branch's deadness. So
+    are aliases, whose buffer may have left: a late alias would hold the buffer.
     """
-    named = (op for op in graph.ops if op.name in names)
+    named = (op for op in graph.ops if op.name in names and op.alias is None)
     before = [op for op in named if not op.fixed and not op.persistent]
-    followed = {n for op in before for n in (*op.controls, *map(op_of, op.inputs))}
+    read = {name for op in before for name in op.inputs}
+    followed = {name for op in before for name in op.controls}
+    followed |= {op_of(graph.roots[name]) for name in read} | set(map(op_of, read))
     return tuple(op.name for op in before if op.name not in followed)

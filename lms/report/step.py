@@ -67,6 +67,9 @@ class StepReport:
         not_planned: Why the step runs without a plan; else None.
         addresses: `planned`, or why a plan has no addresses; empty without a plan.
         device: The device, such as `GPU:1`, of a step of several; else empty.
+        proof: What is proved of the step: `values, order, bytes`, or why bytes are not;
+            empty without a plan.
+        laws: Laws that the proof used, beside copies and second runs.
     """
 
     kind: str
@@ -98,6 +101,8 @@ class StepReport:
     not_planned: str | None = None
     addresses: str = ""
     device: str = ""
+    proof: str = ""
+    laws: str = ""
 
     @property
     def fits_unplanned(self) -> bool:
@@ -271,6 +276,8 @@ _ROWS: tuple[tuple[str, Callable[[StepReport], str]], ...] = (
     ("tensors swapped", _text("swap_count", str)),
     ("ops recomputed", _text("recomputed_ops", str)),
     ("addresses", lambda r: r.addresses),
+    ("proved", lambda r: r.proof),
+    ("by laws", lambda r: r.laws),
     ("ops split", lambda r: str(r.ops_cut or "")),
     ("planner", lambda r: r.plan.planner),
     ("chosen", lambda r: r.plan.chosen),

@@ -27,6 +27,7 @@ from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import host_budget
 from lms.tf.measure.lone_op import forget_functions
 from lms.tf.measure.workload import report_of, timeline_of
+from lms.tf.proving import prove_step
 from lms.tf.recovery import Part, PreparedStep
 from lms.tf.rewrite.rebuilding import planned_step, rebuild, with_constants
 from lms.tf.rewrite.rewriting import Seal, guarded, rewrite
@@ -91,6 +92,14 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
     nodes = guarded(nodes, steps[0].graph, steps[0].device, waits)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
+    if not is_plain or first.on_host.handles or any(one.lists for one in rewrites):
+        before_writes = None if not (every or guard.late or guard.kept) else names
+        taken = [(), *(group.handles for groups in undo for group in groups)]
+        hosts = zip((made for made, _ in waits), taken, strict=True)
+        proof = prove_step(first.traced, steps[0], nodes, plans, hosts, before_writes)
+        shown = {"proof": str(proof), "laws": "; ".join(proof.laws)}
+        for part in parts:
+            part.predicted = replace(part.predicted, **shown)
     held_back = next(filter(None, (found.step.held_back for found in founds)), None)
     return PreparedStep(
         rebuilt=rebuild(first.traced, steps[0], nodes, as_traced=is_sure),

@@ -1,0 +1,1 @@
+"""Proofs of rewritten steps, from graphs alone: no planner and no rewriter is asked."""

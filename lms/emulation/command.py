@@ -2,9 +2,9 @@
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from lms.emulation.card import LINKS, LinkRates, card_variables, checked_memory
 from lms.machine.hardware import PRESETS
@@ -39,9 +39,10 @@ def add_emulate(subcommands: Any) -> None:
         help="run a command on an emulated card of a given memory",
         usage="python -m lms emulate [-h] [--memory SIZE] [--cards N] [--card NAME] "
         "[--link NAME | --h2d RATE --d2h RATE] [--latency SECONDS] [--dry] "
-        "[--slow-motion F] -- COMMAND ...",
+        "[--slow-motion F] [--races] [--late [SEED]] -- COMMAND ...",
         description="TensorFlow's own GPU runtime on a driver made of host memory. The "
         "driver is compiled once, which takes a minute.",
+        epilog="Exit codes: the program's; with --races 4 if there was a race.",
     )
     emulate.add_argument(
         "--memory",
@@ -70,6 +71,19 @@ def add_emulate(subcommands: Any) -> None:
         metavar="F",
         help="multiply all modelled times by F",
     )
+    emulate.add_argument(
+        "--races",
+        action="store_true",
+        help="find accesses to memory that no stream, event or wait orders",
+    )
+    emulate.add_argument(
+        "--late",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="SEED",
+        help="copies take effect as late as is legal, or at moments drawn by SEED",
+    )
     group = emulate.add_argument_group("the link to the host, for copies of tensors")
     group.add_argument(
         "--link",
@@ -91,8 +105,9 @@ def add_emulate(subcommands: Any) -> None:
     emulate.set_defaults(run=_emulate, parser=emulate)
 
 
-def _emulate(options: argparse.Namespace) -> NoReturn:
+def _emulate(options: argparse.Namespace) -> int:
     from lms.emulation.emulate import become, environment
+    from lms.emulation.races import race_variables, run_watched
 
     card = {
         "cards": options.cards,
@@ -101,11 +116,16 @@ def _emulate(options: argparse.Namespace) -> NoReturn:
         "dry": options.dry,
         "slow_motion": options.slow_motion,
     }
+    late: Mapping[str, str] = {}
     try:
         card_variables(options.memory, **card)
+        late = race_variables(late=options.late)
     except ValueError as error:
         options.parser.error(str(error))
-    become(options.command, environment(options.memory, **card))
+    variables = {**environment(options.memory, **card), **late}
+    if not options.races:
+        become(options.command, variables)
+    return run_watched(options.command, variables)
 
 
 def _link(options: argparse.Namespace) -> LinkRates | None:

@@ -30,7 +30,8 @@ def counter(name: str) -> int:
         name: `h2d`, `d2h` or `d2d` for bytes copied; with `_copies` for their number,
             with `_pageable` for bytes of memory that was not pinned; `kernels`,
             `launches`, `computed`; `pinned_peak` in bytes; `busy_ns`, `busy_h2d_ns`,
-            `busy_d2h_ns` for nanoseconds of the card's time.
+            `busy_d2h_ns` for nanoseconds of the card's time; `races`, 0 where the card
+            does not look for races.
 
     Raises:
         OSError: If the process has no emulated card.

@@ -33,6 +33,7 @@
 #include "rnn_gradient.h"
 #include "slices.h"
 #include "roofline.h"
+#include "watch.h"
 
 extern "C" void lms_card_pass(void* stream, double seconds, const char* name,
                               int64_t bytes, int computed);
@@ -84,6 +85,7 @@ class Delegate : public OpKernel {
       : OpKernel(construction), inner_(std::move(inner)) {}
   void Compute(OpKernelContext* context) override {
     Launch launch(context, this);
+    Watch watch(context, this);
     inner_->Compute(context);
   }
   const Tensor* const_tensor() const override { return inner_->const_tensor(); }
@@ -230,5 +232,6 @@ void RegisterKernels() {
 // library; it brings no device of its own.
 extern "C" __attribute__((visibility("default"))) void TF_InitKernel() {
   card::RegisterKernels();
+  if (lms_card_watches()) card::WatchOthers();
   card::InterpretCompiled();
 }

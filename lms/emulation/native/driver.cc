@@ -10,14 +10,17 @@
 #include <string>
 
 #include "engine.h"
+#include "races.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 struct CUstream_st {
   card::Stream stream;
+  int lane = 0;  // number in the detector of races
 };
 struct CUevent_st {
   std::atomic<double> at{0};  // the moment when the event is reached
+  card::RaceEvent known;
 };
 struct CUctx_st {
   int card = 0;
@@ -39,15 +42,23 @@ thread_local CUcontext current = nullptr;
 int Current() { return current == nullptr ? 0 : current->card; }
 
 CUstream_st* DefaultStream() {
-  static CUstream_st* all = new CUstream_st[kMostCards];
+  static CUstream_st* all = [] {
+    auto* made = new CUstream_st[kMostCards];
+    for (int i = 0; Races::One() != nullptr && i < kMostCards; ++i) {
+      made[i].lane = Races::One()->AddLane(i);
+    }
+    return made;
+  }();
   return all + Current();
 }
-Stream& Of(CUstream stream) {
-  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
-    return DefaultStream()->stream;
-  }
-  return stream->stream;
+CUstream_st* Real(CUstream stream) {
+  const bool is_default =
+      stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  return is_default ? DefaultStream() : stream;
 }
+Stream& Of(CUstream stream) { return Real(stream)->stream; }
+
+thread_local std::string op_of_thread;  // the op that calls the driver, where known
 
 // Counts visible cards by CUDA_VISIBLE_DEVICES, as CUDA's driver does; 0 for "-1".
 int Cards() {
@@ -106,21 +117,57 @@ bool LaunchKernel() {
   return true;
 }
 
+void JoinStream(CUstream stream) {
+  Of(stream).Join();
+  if (Races* races = Races::One()) races->HearStream(Real(stream)->lane);
+}
+
 // Queues a copy; a copy of pageable memory returns only at its end, as CUDA's does.
 CUresult Enqueue(CUstream stream, Direction direction, void* to, const void* from,
                  size_t size) {
   static const char* names[3] = {"H2D", "D2H", "D2D"};
   const void* host = direction == kToDevice ? from : to;
-  const double seconds = Copy(direction, to, from, size);
+  const bool joins = direction != kWithin && !pinned_memory().Holds(host);
+  bool now = true;
+  if (Races* races = Races::One()) {
+    now = races->Copy(Real(stream)->lane, names[direction], op_of_thread, to, from, size, joins);
+  }
+  const double seconds = Copy(direction, to, from, size, now);
   const int lane = direction == kToDevice ? 1 : direction == kToHost ? 2 : 0;
   Of(stream).Add(seconds, lane, names[direction], size);
   if (direction == kWithin) Launch();
-  if (direction != kWithin && !pinned_memory().Holds(host)) Of(stream).Join();
+  if (joins) Of(stream).Join();
+  // CUDA may return from a copy to the device when it has read pageable memory.
+  if (joins && direction == kToHost) JoinStream(stream);
   return CUDA_SUCCESS;
+}
+
+// A copy without a stream, at whose end the host goes on.
+CUresult CopyAtOnce(Direction direction, void* to, const void* from, size_t size) {
+  static const char* names[3] = {"H2D", "D2H", "D2D"};
+  if (Races* races = Races::One()) {
+    races->Copy(Races::kHost, names[direction], op_of_thread, to, from, size, true);
+  }
+  SleepUntil(Now() + Copy(direction, to, from, size));
+  return CUDA_SUCCESS;
+}
+
+// Tells the detector that memory goes.
+void Forget(Regions& memory, void* at) {
+  if (Races* races = Races::One()) races->Forget(at, memory.Find(at).size);
+}
+
+// Tells the detector of an access of a stream, before it is made.
+void Touch(CUstream stream, const char* kind, CUdeviceptr at, size_t size) {
+  Races* races = Races::One();
+  if (races == nullptr) return;
+  const LmsRange range = {At(at), size, 1, nullptr};
+  races->Access(Real(stream)->lane, kind, op_of_thread, &range, 1);
 }
 
 CUresult Set(CUdeviceptr at, unsigned char value, size_t size, CUstream stream) {
   static double rate = Setting("LMS_CARD_BANDWIDTH", 0);
+  Touch(stream, "memset", at, size);
   if (IsTrue(size)) std::memset(At(at), value, size);
   Of(stream).Add(rate > 0 ? size / rate : 0, 0, "memset", size);
   Launch();
@@ -254,6 +301,7 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 EXPORT CUresult cuCtxSynchronize() {
   DefaultStream()->stream.Join();
+  if (Races* races = Races::One()) races->HearCard(Current());
   return CUDA_SUCCESS;
 }
 
@@ -267,6 +315,7 @@ EXPORT CUresult cuMemAlloc(CUdeviceptr* at, size_t size) {
   return *at == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 EXPORT CUresult cuMemFree(CUdeviceptr at) {
+  Forget(device_memory(), At(at));
   GiveDevice(At(at));
   return CUDA_SUCCESS;
 }
@@ -342,6 +391,7 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr at, CUstream) {
     std::lock_guard<std::mutex> lock(owner.first->mutex);
     owner.first->used -= owner.second;
   }
+  Forget(device_memory(), At(at));
   GiveDevice(At(at));
   return CUDA_SUCCESS;
 }
@@ -353,6 +403,7 @@ EXPORT CUresult cuMemAllocHost(void** at, size_t size) {
   return cuMemHostAlloc(at, size, 0);
 }
 EXPORT CUresult cuMemFreeHost(void* at) {
+  Forget(pinned_memory(), at);
   GivePinned(at);
   return CUDA_SUCCESS;
 }
@@ -391,24 +442,30 @@ EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute which,
 
 EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int) {
   *stream = new CUstream_st;
+  if (Races* races = Races::One()) (*stream)->lane = races->AddLane(Current());
   return CUDA_SUCCESS;
 }
-EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int, int) {
-  *stream = new CUstream_st;
-  return CUDA_SUCCESS;
+EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int) {
+  return cuStreamCreate(stream, flags);
 }
 EXPORT CUresult cuStreamDestroy(CUstream stream) {
   delete stream;
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuStreamQuery(CUstream stream) {
-  return Of(stream).IsIdle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  if (!Of(stream).IsIdle()) return CUDA_ERROR_NOT_READY;
+  JoinStream(stream);
+  return CUDA_SUCCESS;
 }
 EXPORT CUresult cuStreamSynchronize(CUstream stream) {
-  Of(stream).Join();
+  JoinStream(stream);
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
+  Races* races = Races::One();
+  if (races != nullptr && !races->Wait(Real(stream)->lane, op_of_thread, event->known)) {
+    return CUDA_SUCCESS;
+  }
   Of(stream).WaitFor(event->at);
   return CUDA_SUCCESS;
 }
@@ -430,13 +487,20 @@ EXPORT CUresult cuEventDestroy(CUevent event) {
 }
 EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
   event->at = Of(stream).end();
+  if (Races* races = Races::One()) {
+    races->Record(Real(stream)->lane, op_of_thread, &event->known);
+  }
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuEventQuery(CUevent event) {
-  return Now() >= event->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  Races* races = Races::One();
+  if (Now() < event->at) return CUDA_ERROR_NOT_READY;
+  if (races != nullptr && !races->Hears(&event->known)) return CUDA_ERROR_NOT_READY;
+  return CUDA_SUCCESS;
 }
 EXPORT CUresult cuEventSynchronize(CUevent event) {
   SleepUntil(event->at);
+  if (Races* races = Races::One()) races->Hear(event->known);
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
@@ -444,7 +508,11 @@ EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent e
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
-  Calls::One().Add(Of(stream).end(), [=] { function(argument); });
+  const int lane = Real(stream)->lane;
+  Calls::One().Add(Of(stream).end(), [=] {
+    if (Races* races = Races::One()) races->HearStream(lane);
+    function(argument);
+  });
   return CUDA_SUCCESS;
 }
 
@@ -465,16 +533,13 @@ EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, C
   return Enqueue(stream, kWithin, At(to), At(from), size);
 }
 EXPORT CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size) {
-  SleepUntil(Now() + Copy(kToDevice, At(to), from, size));
-  return CUDA_SUCCESS;
+  return CopyAtOnce(kToDevice, At(to), from, size);
 }
 EXPORT CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size) {
-  SleepUntil(Now() + Copy(kToHost, to, At(from), size));
-  return CUDA_SUCCESS;
+  return CopyAtOnce(kToHost, to, At(from), size);
 }
 EXPORT CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size) {
-  SleepUntil(Now() + Copy(kWithin, At(to), At(from), size));
-  return CUDA_SUCCESS;
+  return CopyAtOnce(kWithin, At(to), At(from), size);
 }
 EXPORT CUresult cuMemsetD8(CUdeviceptr at, unsigned char value, size_t count) {
   return Set(at, value, count, nullptr);
@@ -485,6 +550,7 @@ EXPORT CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t coun
 }
 EXPORT CUresult cuMemsetD32Async(CUdeviceptr at, unsigned int value, size_t count,
                                  CUstream stream) {
+  Touch(stream, "memset", at, 4 * count);
   if (IsTrue(4 * count)) {
     std::fill_n(static_cast<unsigned int*>(At(at)), count, value);
   }
@@ -681,10 +747,13 @@ EXPORT cudaError_t cudaMemsetAsync(void* at, int value, size_t size, cudaStream_
   return cudaSuccess;
 }
 EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  Of(reinterpret_cast<CUstream>(stream)).Join();
+  JoinStream(reinterpret_cast<CUstream>(stream));
   return cudaSuccess;
 }
-EXPORT cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+EXPORT cudaError_t cudaDeviceSynchronize() {
+  if (Races* races = Races::One()) races->HearCard(Current());
+  return cudaSuccess;
+}
 EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
   *status = cudaStreamCaptureStatusNone;
   return cudaSuccess;
@@ -800,6 +869,7 @@ EXPORT int64_t lms_card_counter(const char* name) {
   if (key == "busy_ns") return all.busy[0];
   if (key == "busy_h2d_ns") return all.busy[1];
   if (key == "busy_d2h_ns") return all.busy[2];
+  if (key == "races") return Races::One() == nullptr ? 0 : Races::One()->found();
   return -1;
 }
 
@@ -818,6 +888,30 @@ EXPORT void lms_card_pass(void* stream, double seconds, const char* name, int64_
   counters().computed += computed;
   Of(static_cast<CUstream>(stream)).Add(seconds, 0, name, bytes);
 }
+
+// What fronts tell the detector of races. `Begin` and `End` enclose an op that computes; a
+// null stream is the host. `Name` says which op calls the driver from this thread.
+EXPORT int lms_card_watches() { return Races::One() != nullptr; }
+EXPORT void lms_card_name(const char* op) { op_of_thread = op; }
+EXPORT void lms_card_begin(void* stream, const char* op) {
+  op_of_thread = op;
+  Races::One()->Begin(Real(static_cast<CUstream>(stream))->lane);
+}
+EXPORT void lms_card_end() {
+  op_of_thread.clear();
+  Races::One()->End();
+}
+EXPORT void lms_card_pause(int by) { Races::One()->Pause(by); }
+EXPORT void lms_card_access(void* stream, const char* kind, const LmsRange* ranges, int count) {
+  const int lane = stream == nullptr ? Races::kHost : Real(static_cast<CUstream>(stream))->lane;
+  std::vector<LmsRange> known;  // of memory that streams use
+  for (int i = 0; i < count; ++i) {
+    if (Races::IsWatched(ranges[i].at)) known.push_back(ranges[i]);
+  }
+  if (known.empty()) return;
+  Races::One()->Access(lane, kind, op_of_thread, known.data(), static_cast<int>(known.size()));
+}
+
 // Begins a trace (null path), or writes and ends it: a line for each kernel and copy, with
 // lane (0 kernels, 1 to the device, 2 to the host), seconds of begin, end and queueing by
 // the host, bytes, name. Returns `errno` if the file cannot be written.

@@ -29,14 +29,11 @@
 #include "rnn_gradient.h"
 #include "slices.h"
 #include "roofline.h"
+#include "watch.h"
 
 extern "C" int64_t lms_card_launches();
 extern "C" void lms_card_pass(void* stream, double seconds, const char* name,
                               int64_t bytes, int computed);
-
-namespace tensorflow {
-void* GlobalKernelRegistry();
-}
 
 namespace card {
 
@@ -106,6 +103,7 @@ class Dry : public OpKernel {
       small &= static_cast<int64_t>(input.TotalBytes()) <= kSmall;
     }
     const bool computed = on_cpu_ != nullptr && small && MakesLittle(context, in);
+    Watch watch(context, this);
     const int64_t before = lms_card_launches();
     int64_t launched = 1;
     if (computed) {
@@ -262,26 +260,13 @@ class Wrapping : public kernel_factory::OpKernelFactory {
   bool on_cpu_;
 };
 
-// TensorFlow's registry, as in its op_kernel.cc (2.21). The set of kernels stays; only the
-// factories of GPU kernels, and of assertions, are replaced.
-struct Registration {
-  const KernelDef def;
-  const std::string name;
-  std::unique_ptr<kernel_factory::OpKernelFactory> factory;
-};
-struct Registry {
-  mutex mu;
-  std::unordered_multimap<std::string, Registration> all;
-};
-
 void WrapAll() {
-  auto* registry = static_cast<Registry*>(GlobalKernelRegistry());
   std::set<std::string> on_cpu;
-  mutex_lock lock(registry->mu);
-  for (auto& one : registry->all) {
+  mutex_lock lock(registry()->mu);
+  for (auto& one : registry()->all) {
     if (one.second.def.device_type() == "CPU") on_cpu.insert(one.second.def.op());
   }
-  for (auto& one : registry->all) {
+  for (auto& one : registry()->all) {
     const KernelDef& def = one.second.def;
     if (def.op() == "Assert") one.second.factory = std::make_unique<Silencing>();
     if (def.device_type() != "GPU" || def.op() == "Assert") continue;
@@ -296,5 +281,6 @@ void WrapAll() {
 // library; it brings no device of its own.
 extern "C" __attribute__((visibility("default"))) void TF_InitKernel() {
   card::WrapAll();
+  if (lms_card_watches()) card::WatchOthers();
   card::InterpretCompiled();
 }

@@ -255,12 +255,13 @@ inline void GivePinned(void* start) {
 // Returns whether values of this size are real: on a dry card up to 16 KiB.
 inline bool IsTrue(size_t size) { return !IsDry() || size <= 16384; }
 
-// Counts a copy, moves its bytes, and returns its seconds: 0 at a rate of 0.
-inline double Copy(Direction direction, void* to, const void* from, size_t size) {
+// Counts a copy, moves its bytes now (or later), and returns its seconds: 0 at a rate of 0.
+inline double Copy(Direction direction, void* to, const void* from, size_t size,
+                   bool now = true) {
   static double rates[3] = {Setting("LMS_CARD_H2D", 0), Setting("LMS_CARD_D2H", 0),
                             Setting("LMS_CARD_BANDWIDTH", 0) / 2};
   static double latency = Setting("LMS_CARD_LATENCY", 0);
-  if (IsTrue(size)) std::memcpy(to, from, size);
+  if (now && IsTrue(size)) std::memcpy(to, from, size);
   Counters& all = counters();
   all.bytes[direction] += size;
   all.copies[direction] += 1;

@@ -14,6 +14,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 
 #include "launch.h"
+#include "watch.h"
 #include "refusals.h"
 
 namespace card {
@@ -127,6 +128,7 @@ class Careful : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     Launch launch(context, this);
+    Watch watch(context, this);
     static const Images* const none = new Images;
     auto entry = images().find(type_string());
     const Images& known =

@@ -12,11 +12,15 @@
 #include "third_party/gpus/cuda/include/cuda.h"
 
 #include "engine.h"
+#include "range.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 extern "C" void lms_card_pass(void* stream, double seconds, const char* name,
                               int64_t bytes, int computed);
+extern "C" int lms_card_watches();
+extern "C" void lms_card_name(const char* op);
+extern "C" void lms_card_access(void* stream, const char* kind, const LmsRange* ranges, int count);
 
 namespace {
 
@@ -114,9 +118,26 @@ void Move(const std::vector<Call>& calls) {
   }
 }
 
+// Tells the detector of races: each card reads and writes on its stream.
+void Tell(const std::vector<Call>& calls, size_t bytes) {
+  const Kind kind = calls[0].kind;
+  const size_t parts = calls.size();
+  for (const Call& one : calls) {
+    const bool is_root = &one - calls.data() == one.root;
+    const LmsRange ranges[] = {
+        {one.from, kind == kReduceScatter ? parts * bytes : bytes, 0, nullptr},
+        {kind != kReduce || is_root ? one.to : nullptr,
+         kind == kAllGather ? parts * bytes : bytes, 1, nullptr}};
+    lms_card_name("nccl");
+    lms_card_access(one.stream, "nccl", ranges, 2);
+    lms_card_name("");
+  }
+}
+
 void Do(const std::vector<Call>& calls) {
   const Call& first = calls[0];
   const size_t bytes = first.count * SizeOf(first.type);
+  if (lms_card_watches()) Tell(calls, bytes);
   if (card::IsTrue(bytes)) {
     const bool moves = first.kind == kBroadcast || first.kind == kAllGather;
     if (moves) {

@@ -101,7 +101,7 @@ class LenientDevice : public DeviceBase {
     return one;
   }
 
- private:
+ protected:
   DeviceBase* own_;
 };
 

@@ -24,8 +24,9 @@ _NOT_FOLDED = "Unable to evaluate a constant node"
 # Words of kernels whose library found no memory, whatever the error's class: cuDNN's
 # (conv_ops_gpu.h, cuda_dnn.cc), cuBLAS's (cuda_blas.cc), the driver's, and those of
 # receives, which do not check their tensor (gpu_util.cc, `PrepareCopy`). Recurrent ops
-# (cudnn_rnn_ops.cc) drop the cause: an H200 reported the last words alone. The first
-# words are XLA's.
+# (cudnn_rnn_ops.cc) drop the cause: an H200 reported their words alone. The first words
+# are XLA's. The last words may stand for the error of another replica, which cancelled
+# the reduction: a step that ran out of memory on one card ended so.
 _LIBRARIES = (
     "Out of memory while trying to allocate",
     "No algorithm worked!",
@@ -38,6 +39,7 @@ _LIBRARIES = (
     "Failed to allocate request for",
     "Dst tensor is not initialized",
     "Failed to call DoRnn",
+    "Collective ops is aborted by: group is cancelled",
 )
 _SAID = ("OOM when", "SameWorkerRecvDone unable", _NOT_FOLDED, *_LIBRARIES)
 

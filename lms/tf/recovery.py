@@ -309,11 +309,12 @@ class PreparedStep:
         return anew
 
     def _part_of(self, reason: str) -> Part:
-        """Return the part whose device a message names; else the first with a plan."""
+        """Return the part whose device a message names; else the fullest planned."""
         names = ((part, rf"{part.device.name}\b") for part in self.parts)
         named = (part for part, name in names if re.search(name, reason))
-        planned = (part for part in self.parts if not part.predicted.fits_unplanned)
-        return next(chain(named, planned, self.parts))
+        fullest = sorted(self.parts, key=lambda part: part.device.room_at_peak)
+        planned = (part for part in fullest if not part.predicted.fits_unplanned)
+        return next(chain(named, planned, fullest))
 
     def _free(self) -> None:
         self.rebuilt = None

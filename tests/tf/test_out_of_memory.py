@@ -23,6 +23,7 @@ SAID = (
     (tf.errors.InternalError, "Dst tensor is not initialized."),
     (tf.errors.InternalError, "failed: CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
     (tf.errors.InternalError, "Failed to call DoRnnBackward with model config: [rnn_"),
+    (tf.errors.CancelledError, "Collective ops is aborted by: group is cancelled\nThe"),
 )
 
 

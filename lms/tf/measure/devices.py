@@ -176,6 +176,11 @@ class Device:
         """The most bytes in use since `reset_peak`; None without statistics."""
         return self._info().get("peak")
 
+    @property
+    def room_at_peak(self) -> float:
+        """Bytes that were free at the peak; infinite without a limit."""
+        return math.inf if self.limit is None else self.limit - (self.peak_bytes or 0)
+
     def settled_bytes(self) -> int | None:
         """Bytes in use once the number stops changing: input pipelines prefetch."""
         before = self.current_bytes

@@ -27,7 +27,7 @@ def knobs() -> int:
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines(*FILES), 24_365, 150),
+    "lines of lms": (lambda: lines(*FILES), 24_400, 150),
     "files of lms": (lambda: len(FILES), 114, 0),
     "knobs": (knobs, 12, 0),
     "lines of README": (lambda: lines(ROOT / "README.md"), 150, 20),

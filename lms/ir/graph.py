@@ -89,7 +89,8 @@ class Op:
         varies: Whether the shapes of its outputs depend on values: their sizes are
             upper bounds, and it is never recomputed.
         from_host: Whether its outputs are received from the host: they never move.
-        from_card: Whether these are received from another card instead: they may move.
+        from_card: Whether outputs that are `from_host` come from another card instead,
+            and may move.
         to_host: Whether TensorFlow copies an output to the host, and frees it some time
             after the copy: all outputs stay until the step's end.
     """

@@ -10,13 +10,13 @@ from typing import Any
 
 from lms.ir.graph import GraphView, op_of
 from lms.ir.write_guard import WriteGuard, ends_among, guard_writes, may_fail
-from lms.machine.ranks import joined
 from lms.planning.addresses import Placed, place, why_variables_move
 from lms.planning.problem import PlannedStep, Reason
 from lms.planning.spacers import Spaced, place_spacers
 from lms.planning.tuning import THOROUGH
 from lms.simulation.allocator import SmallPool
 from lms.simulation.turns import Turn, comes_first, find_turns
+from lms.tf import compat
 from lms.tf.attempts import Outcome
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.ops import CONSTANT
@@ -108,7 +108,7 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
         kept=kept,
         is_sure=is_sure,
         can_be_planned=first.settings.thresholds is None and not held_back,
-        can_repeat=(len(plans) > 1 and joined().size == 1)
+        can_repeat=(len(plans) > 1 and compat.is_alone())
         or all(can_repeat(planned, guard) for planned in plans),
         source=source,
         held_back=held_back,

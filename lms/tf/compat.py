@@ -99,6 +99,11 @@ def device_name(short: str) -> str:
     return f"{_eager_context().host_address_space()}/device:{short}"
 
 
+def is_alone() -> bool:
+    """Tell whether this process is no worker of a cluster."""
+    return "/job:localhost/" in device_name("")
+
+
 def devices_are_made() -> bool:
     """Tell whether TensorFlow has made its devices: no cluster can be joined then."""
     return _eager_context()._context_handle is not None

@@ -20,7 +20,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from threading import Lock
 from typing import Any
 from weakref import WeakSet
@@ -309,12 +308,11 @@ class PreparedStep:
         return anew
 
     def _part_of(self, reason: str) -> Part:
-        """Return the part whose device a message names; else the fullest planned."""
+        """Return the part whose device a message names; else the fullest device's."""
         names = ((part, rf"{part.device.name}\b") for part in self.parts)
         named = (part for part, name in names if re.search(name, reason))
-        fullest = sorted(self.parts, key=lambda part: part.device.room_at_peak)
-        planned = (part for part in fullest if not part.predicted.fits_unplanned)
-        return next(chain(named, planned, fullest))
+        fullest = min(self.parts, key=lambda part: part.device.room_at_peak)
+        return next(named, fullest)
 
     def _free(self) -> None:
         self.rebuilt = None

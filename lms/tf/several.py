@@ -101,6 +101,7 @@ class StepOfDevices:
     def sealed_again(self, *founds: Outcome) -> PreparedStep:
         """Build the step again in the memory that is free now; raises as `prepare`."""
         self.capture = partial(self.capture, settle=False)
+        self.needs_plan = False
         self.attempts = [found.attempt for found in founds]
         with PREPARING:
             return self.built({})

@@ -12,8 +12,9 @@ op of the device to plan waits for what any of them waits for, and the others wa
 that op. Then what follows on any device comes behind it, too.
 
 Other processes plan their own devices, and know nothing of the orders here. So the
-collectives in which they take part come in the order of their keys, in every process:
-TensorFlow counts the keys up while a step is traced.
+collectives of a group with other processes come in the order of their keys, in every
+process: a strategy counts the keys up while a step is traced, and the step captures
+them. Workers of `lms.workers` have constant keys, and order their collectives already.
 """
 
 from collections import defaultdict
@@ -31,8 +32,8 @@ from lms.tf.nodes import source_of
 __all__ = ["always_true", "devices_of", "edges_between", "numbers_in", "order_on"]
 
 
-_ENDS = {"Max", "Min"}
-_PASSED = frozenset({"Identity", "Switch"})
+_ENDS = {"Max", "Min"}  # ops whose equal outputs say that all lengths are equal
+_PASSED = frozenset({"Identity", "Switch", "Enter"})  # into a branch or a loop
 
 
 def devices_of(nodes: Iterable[compat.NodeDef]) -> tuple[str, ...]:
@@ -77,6 +78,7 @@ def edges_between(
         for before, after in pairwise(name for name in order if name in there):
             edges[after].append(before)
     met = list[tuple[Sequence[int], str]]()
+    counted = set(numbers.values())
     for keys, group in _collectives(nodes, numbers).items():
         first, *others = sorted(group, key=lambda node: node.device != device)
         for other in others:
@@ -84,10 +86,11 @@ def edges_between(
             edges[first.name] += filter(there.__contains__, sources)
             edges[first.name] += edges.pop(other.name, [])
             edges[other.name] = [first.name]
-        if len(group) < keys[0]:  # other processes take part
+        if len(group) < keys[0] and keys[-1] in counted:  # other processes take part
             met.append((keys[1:], first.name))
-    for (_, before), (_, after) in pairwise(sorted(met)):
-        edges[after].append(before)
+    for (one, before), (other, after) in pairwise(sorted(met)):
+        if one[0] == other[0]:
+            edges[after].append(before)
     return {name: tuple(dict.fromkeys(b)) for name, b in edges.items() if b}
 
 
@@ -110,9 +113,11 @@ def always_true(
     groups = _collectives(nodes, numbers) if compared else {}
     for (size, *_), group in groups.items():
         lengths = [source(node.input[0]) for node in group]
-        values = {compat.attribute(n, "value").SerializeToString() for n in lengths}
-        if len(group) == size and {n.op for n in lengths} == {"Const"}:
-            equal |= {node.name for node in group if len(values) == 1}
+        if len(group) == size and {node.op for node in lengths} == {"Const"}:
+            found = (compat.attribute(node, "value").tensor for node in lengths)
+            values = [tf.make_ndarray(value).ravel().tolist() for value in found]
+            if all(len(value) == 1 and value == values[0] for value in values):
+                equal |= {node.name for node in group}
     for node in compared:
         read = {source_of(source(name).input[0]) for name in node.input[:2]}
         if len(read) == 1 and read <= equal:
@@ -124,10 +129,11 @@ def _collectives(
 ) -> Mapping[tuple[int, ...], Sequence[compat.NodeDef]]:
     """Map (devices, group, instance) to a collective's ops, one for each device."""
     by_name = {node.name: node for node in nodes}
+    is_alone = len(devices_of(nodes)) <= 1
 
     def value(name: str) -> int | None:
         node = by_name.get(source_of(name))
-        if node is not None and node.op in _PASSED:  # into a branch of `tf.cond`
+        if node is not None and node.op in _PASSED:
             return value(node.input[0])
         if node is None or node.op != "Const":
             return numbers.get(source_of(name))
@@ -139,6 +145,8 @@ def _collectives(
         if node.op in COLLECTIVE:
             found = [value(name) for name in node.input[1:4]]
             keys = tuple(key for key in found if key is not None)
+            if len(keys) < len(found) and is_alone:
+                continue  # one device, whose collectives are not grouped
             if len(keys) < len(found):
                 raise UnsupportedError(
                     f"Could not plan the step: collective {node.name!r} has keys that "

@@ -109,7 +109,10 @@ def _why_unsealed(step: TracedStep) -> str:
     for node in step.nodes:
         if "GPU" in node.device and node.device != step.device:
             for name in map(full_name, data_of(node)):
-                if name in tensors and tensors[step.graph.roots[name]].size >= large:
+                root = step.graph.roots.get(name, "")
+                maker = step.graph.by_name.get(op_of(root))
+                is_own = maker and not (maker.from_host or maker.persistent)
+                if is_own and tensors[root].size >= large:
                     return f"another card reads op {op_of(name)!r}"
     for op in step.graph.ops:
         if op.scratch >= large and not op.asks:

@@ -18,6 +18,9 @@ from lms.tf.passes import Pass, Step
 
 __all__ = ["ONE_BRANCH"]
 
+# A branch that holds a loop stays: the loop's Merge reads an op behind it.
+_LOOPS = {"Enter", "NextIteration", "Exit"}
+
 
 def _switches(graph: Nodes, step: Step) -> Iterator[list[compat.NodeDef]]:
     found = [node for node in graph if node.op == "Switch"]
@@ -27,14 +30,20 @@ def _switches(graph: Nodes, step: Step) -> Iterator[list[compat.NodeDef]]:
 
 def _without(graph: Nodes, _: Step, switches: list[compat.NodeDef]) -> None:
     dead = {f"{node.name}:0" for node in switches}  # tensors, and ops that never run
-    gone = list[compat.NodeDef]()
+    gone, merges = list[compat.NodeDef](), list[tuple[compat.NodeDef, list[str]]]()
     for node in graph:
-        never = [n for n in node.input if full_name(n) in dead or source_of(n) in dead]
-        if never and node.op == "Merge" and {*data_of(node)} - {*never}:
-            _hand_on(graph, node, [name for name in node.input if name not in never])
+        never = {n for n in node.input if full_name(n) in dead or source_of(n) in dead}
+        alive = [name for name in node.input if name not in never]
+        if never and node.op == "Merge" and {*data_of(node)} - never:
+            merges.append((node, alive))
         elif never:
             gone.append(node)
             dead.add(node.name)
+    left = [sum(not name.startswith("^") for name in alive) for _, alive in merges]
+    if set(left) - {1} or not _LOOPS.isdisjoint(node.op for node in gone):
+        return
+    for node, alive in merges:
+        _hand_on(graph, node, alive)
     for node in reversed(gone):
         graph.remove(node)
     for node in switches:
@@ -43,7 +52,7 @@ def _without(graph: Nodes, _: Step, switches: list[compat.NodeDef]) -> None:
 
 
 def _hand_on(graph: Nodes, node: compat.NodeDef, inputs: list[str]) -> None:
-    """Make an op with one input left an Identity."""
+    """Replace a Switch or Merge, which has one input left, by an Identity."""
     if graph.readers(f"{node.name}:1"):  # which input a Merge chose
         chosen = list(node.input).index(inputs[0])
         name = f"{node.name}/lms_chosen"

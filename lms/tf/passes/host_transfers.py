@@ -77,7 +77,7 @@ def with_received(
 ) -> list[Op]:
     """Return ops in which tensors received from ops `elsewhere` have bytes.
 
-    `cards` names those of the ops that run on other cards.
+    `cards` names the ops of other cards.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -143,8 +143,9 @@ def with_sent(
 ) -> list[Op]:
     """Mark ops whose outputs the host or another card reads.
 
-    The rewriter waits until another card has copied a tensor of `large` bytes or more,
-    as soon as it is made. So the card's ops wait for its producer, and do not read it.
+    Another card copies a tensor as soon as the tensor is made. The rewriter waits for
+    copies of `large` bytes or more, unless an alias is sent. So ops of another card
+    follow the producer of such a tensor, and count as no readers.
     """
     if "GPU" not in device:
         return list(ops)
@@ -154,8 +155,11 @@ def with_sent(
     sent = set[str]()
     sizes = {t.name: t.size for op in ops for t in op.outputs}
 
+    ordered = {op.name for op in ops if not (op.alias or op.fixed or op.persistent)}
+
     def waited(op: Op, name: str) -> bool:
-        return op.name in cards and not op.fixed and sizes[name] >= large
+        is_read = op.name in cards and not op.fixed
+        return is_read and op_of(name) in ordered and sizes[name] >= large
 
     for op in ops:
         there = kept.get(op.name, range(len(op.inputs)))

@@ -116,6 +116,7 @@ class Cuts:
             and not (op.replaces_state or op.persistent or op.from_host)
             and results.isdisjoint(tensor.name for tensor in op.outputs)
         }
+        self._waited_for = {name for op in graph.ops for name in op.controls}
         fixed = {op.name for op in graph.ops if op.fixed}
         self._folded = set(folded(self.nodes.values(), fixed))
         self._known: dict[tuple[str, int], list[Cut]] = {}
@@ -171,6 +172,8 @@ class Cuts:
         """Tell whether only one op ever holds the memory of a tensor."""
         made, producer = self.graph.tensors[name], self.graph.by_name[op_of(name)]
         if len(self.graph.consumers[name]) > 1 or producer.name not in self.open:
+            return False
+        if producer.name in self._waited_for:  # perhaps another card reads the tensor
             return False
         if len(producer.outputs) > 1 or _WHOLE in producer.name:  # views, or joined
             return False

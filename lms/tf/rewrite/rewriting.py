@@ -168,7 +168,8 @@ class _Rewriter:
 
     def _move(self, swap: ResolvedSwap, prefix: str) -> None:
         tensor = swap.buffer.root
-        device = self.nodes[op_of(tensor)].device
+        is_received = self._graph.by_name[op_of(tensor)].from_card
+        device = self._device if is_received else self.nodes[op_of(tensor)].device
         dtype = self._graph.tensors[tensor].dtype
         out = self.nodes.make(f"{prefix}/out", COPY_OUT, [tensor], device, T=dtype)
         if swap.release_link is not None:

@@ -68,6 +68,18 @@ def test_collectives_with_other_processes_come_in_the_order_of_their_keys() -> N
     assert edges_between(nodes, card(0), alone, []) == {}
 
 
+def test_workers_with_constant_keys_order_their_collectives_themselves() -> None:
+    keys = [compat.constant(f"k{n}", 9 - n, tf.int32) for n in range(2)]
+    nodes = [reduction("r0", 0, "k0", "x"), reduction("r1", 0, "k1", "r0")]
+    numbers = {"size": 2, "group": 1}
+    assert edges_between([*keys, *nodes], card(0), numbers, []) == {}
+
+
+def test_keys_of_one_device_may_be_unknown() -> None:
+    nodes = [reduction("r0", 0, "own", "x")]
+    assert edges_between(nodes, card(0), NUMBERS, []) == {}
+
+
 def test_keys_are_known_within_a_branch() -> None:
     into = [
         node("into", 0, "first", op="Switch"),
@@ -78,12 +90,14 @@ def test_keys_are_known_within_a_branch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "lengths", "is_true"), [(2, 3, True), (2, 4, False), (1, 3, False)]
+    ("devices", "lengths", "is_true"),
+    [(2, [3], True), (2, [4], False), (1, [3], False), (2, [3, 4], False)],
 )
 def test_gathered_lengths_are_equal_if_all_devices_say_so(
-    devices: int, lengths: int, *, is_true: bool
+    devices: int, lengths: list[int], *, is_true: bool
 ) -> None:
-    nodes = [compat.constant(f"n{n}", [(3, lengths)[n]], tf.int32) for n in (0, 1)]
+    first = [3, *lengths[1:]]
+    nodes = [compat.constant(f"n{n}", (first, lengths)[n], tf.int32) for n in (0, 1)]
     nodes += [
         node(f"g{n}", n, f"n{n}", "size", "group", "first", op="CollectiveGatherV2")
         for n in range(devices)

@@ -10,6 +10,7 @@ from lms.ir.graph import GraphView, Op, Tensor
 from lms.machine.host import PINNED_VARIABLE
 from lms.machine.ranks import Placement
 from lms.planning.settings import read_settings
+from lms.tf import compat
 from lms.tf.measure import free_memory
 from lms.tf.measure.free_memory import host_budget, measure_budget, with_holes
 from lms.units import GIB, KIB, MIB
@@ -44,6 +45,8 @@ STEP = cast(
         graph=GraphView(ops=(CONSTANT,)),
         variables={},
         arguments=(),
+        nodes=(),
+        device="/device:GPU:0",
     ),
 )
 
@@ -70,6 +73,15 @@ def test_memory_that_is_taken_at_unknown_times_is_not_sealed(
     known = vars(STEP) | {"graph": GraphView(ops=(op,)), "arguments": arguments}
     step = cast("Any", SimpleNamespace(**known))
     assert measure_budget(step, read_settings(), device()).unsealed == reason
+
+
+def test_what_another_card_reads_is_not_sealed() -> None:
+    graph = GraphView(ops=(make_op("a", MIB),))
+    known = vars(STEP) | {"graph": graph}
+    for card, reason in ((0, ""), (1, "another card reads op 'a'")):
+        reader = compat.made_node("b", "Neg", ["a"], f"/device:GPU:{card}")
+        step = cast("Any", SimpleNamespace(**known | {"nodes": (reader,)}))
+        assert measure_budget(step, read_settings(), device()).unsealed == reason
 
 
 @pytest.mark.parametrize(

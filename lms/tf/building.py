@@ -14,6 +14,7 @@ from lms.planning.addresses import Placed, place, why_variables_move
 from lms.planning.problem import PlannedStep, Reason
 from lms.planning.spacers import Spaced, place_spacers
 from lms.planning.tuning import THOROUGH
+from lms.proof.prove import Proof
 from lms.simulation.allocator import SmallPool
 from lms.simulation.turns import Turn, comes_first, find_turns
 from lms.tf import compat
@@ -96,7 +97,11 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
         before_writes = None if not (every or guard.late or guard.kept) else names
         taken = [(), *(group.handles for groups in undo for group in groups)]
         hosts = zip((made for made, _ in waits), taken, strict=True)
-        proof = prove_step(first.traced, steps[0], nodes, plans, hosts, before_writes)
+        asked = (first.traced, steps[0], nodes, plans, hosts, before_writes)
+        try:
+            proof = prove_step(*asked)
+        except Exception as error:  # a fault of the proof must not end a training
+            proof = Proof(failed=f"the proof ended in {error!r}")
         shown = {"proof": str(proof), "laws": "; ".join(proof.laws)}
         for part in parts:
             part.predicted = replace(part.predicted, **shown)

@@ -45,23 +45,11 @@ def prove_step(
             write at any time.
 
     Returns:
-        The proof, or what could not be proved: the step runs all the same.
+        The proof, or what could not be proved.
+
+    Raises:
+        Exception: If the proof itself has a fault, of any kind.
     """
-    try:
-        return _proved(traced, step, nodes, plans, hosts, kept)
-    except Exception as error:
-        # A proof is no part of the training: its own faults must not end one.
-        return Proof(failed=f"the proof ended in {error!r}")
-
-
-def _proved(
-    traced: TracedFunction,
-    step: TracedStep,
-    nodes: Sequence[compat.NodeDef],
-    plans: Sequence[PlannedStep],
-    hosts: Iterable[tuple[Sequence[compat.NodeDef], Sequence[str]]],
-    kept: Sequence[str] | None,
-) -> Proof:
     before, after = _before(traced, step), _after(step, nodes)
     place = {f"{a.name}:0": i for i, a in enumerate(step.arguments)}
     calls = [

@@ -39,7 +39,7 @@ def proof_of(graph: GraphView, plan: SwapPlan, most: int) -> Proof:
 
 
 def _node(op: Op) -> compat.NodeDef:
-    # That a loop's exit waits for its body is known, but not an edge of the graph.
+    # A loop's exit waits for its body, though the graph has no such edge.
     controls = () if op.type == "Exit" else op.controls
     inputs = [*op.inputs, *(f"^{name}" for name in controls)]
     return compat.NodeDef(name=op.name, op=op.type, input=inputs, device=_DEVICE)

@@ -68,7 +68,7 @@ def traced_step(graph: GraphView) -> Any:
     """The step that a graph would have come from."""
     nodes = []
     for op in graph.ops:
-        # That a loop's exit waits for its body is known, but not an edge of the graph.
+        # A loop's exit waits for its body, though the graph has no such edge.
         controls = () if op.type == "Exit" else op.controls
         inputs = [*op.inputs, *(f"^{name}" for name in controls)]
         where: Any = {"device": "/device:CPU:0"}

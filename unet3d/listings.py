@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unet3d.pointers import is_dead_link, not_fetched
 from unet3d.schemes import LISTING, MODALITIES, channels_in, kind_of, read_listing
 
 __all__ = ["NIFTI", "Found", "Problem", "SubjectFiles", "Volume"]
@@ -121,9 +122,11 @@ def listed_subjects(
         if not missing:
             yield files
             continue
+        dead = next(filter(is_dead_link, paths), None)
+        found = f", {not_fetched(dead)}" if dead else ". Add what is missing"
         message = (
             f"`{LISTING}` must list files that exist, got subject {name} without "
-            f"{' and '.join(missing)}. Add what is missing or leave the subject out."
+            f"{' and '.join(missing)}{found}, or leave the subject out."
         )
         # The message above names a missing label.
         rest = replace(files, is_test=truth is None)

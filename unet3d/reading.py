@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from unet3d.lines import several
 from unet3d.orientation import describe_difference, same_grid
+from unet3d.pointers import dead_links, not_fetched
 from unet3d.schemes import BRATS2017, MODALITIES, SCHEMES, LabelScheme
 from unet3d.subjects import SubjectFiles, Volume, files_in
 from unet3d.volumes import Stored, Turned, read_stored, turn
@@ -135,6 +136,12 @@ def read_segmentation(
 def missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
     """Make the error of a subject that lacks the labels it needs."""
     folder = files.images[0].path.parent
+    dead = dead_links(folder)
+    if dead:
+        return FileNotFoundError(
+            f"`folder` must hold the segmentation too, got subject {files.name} with "
+            f"{dead[0].name}, {not_fetched(dead[0])}, or leave the subject out."
+        )
     beside = ", ".join(path.name for path in files.others)
     asked = f", with {beside}: is it one of them? Save" if beside else ". Add"
     return FileNotFoundError(

@@ -28,6 +28,7 @@ from unet3d.listings import (
     listed_subjects,
     stem_of,
 )
+from unet3d.pointers import dead_links, not_fetched
 from unet3d.schemes import LISTING, MODALITIES, kind_of
 
 __all__ = ["MODALITIES", "Found", "Problem", "SubjectFiles", "find_subjects"]
@@ -106,11 +107,17 @@ def _look_in(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
             p for k, ps in there.items() if found[k] for p in ps if p != found[k]
         ),
     )
+    dead = dead_links(folder)
     if doubted:
         named = _some(there[doubted[0]], folder)
         reason = (
             f"`folder` must hold one file for each kind, got subject {folder.name} "
             f"with several for '{doubted[0]}': {named}. Take one out of {folder}"
+        )
+    elif missing and dead:
+        reason = (
+            f"`folder` must hold files, got subject {folder.name} with "
+            f"{_some(dead, folder)}: {not_fetched(dead[0])}"
         )
     elif missing:
         wanted = [f"{folder / folder.name}_{kind}.nii.gz" for kind in missing]

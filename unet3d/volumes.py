@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from unet3d.extras import data_type_codes, nibabel
 from unet3d.orientation import to_canonical, voxel_sizes
+from unet3d.pointers import not_fetched
 from unet3d.subjects import MODALITIES, SubjectFiles, Volume
 
 __all__ = ["Stored", "Turned", "header_spacing", "is_packed", "open_nifti"]
@@ -139,6 +140,11 @@ def _attempt(read: Callable[[Path], Result], path: Path, subject: str) -> Result
     try:
         return read(path)
     except Exception as error:  # of nibabel, zlib, gzip, NumPy and the disk: any kind
+        if pointer := not_fetched(path):
+            raise ValueError(
+                f"`{path.name}` of subject {subject} must be a NIfTI volume, got "
+                f"{pointer}."
+            ) from error
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
             f"`{path.name}` of subject {subject} must be a NIfTI volume, got a file "

@@ -59,6 +59,16 @@ def gone(name: str) -> Spoil:
     return lambda folder: (folder / f"patient_{name}.nii.gz").unlink()
 
 
+def linked(name: str, target: str) -> Spoil:
+    """Put a link that leads nowhere in place of a file."""
+
+    def spoil(folder: Path) -> None:
+        gone(name)(folder)
+        (folder / f"patient_{name}.nii.gz").symlink_to(target)
+
+    return spoil
+
+
 def with_nan() -> NDArray:
     image = np.ones(SHAPE, np.float32)
     image[0, 0, :3] = np.nan
@@ -86,6 +96,8 @@ def flatten(folder: Path) -> None:
     nibabel.save(image, folder / "patient_t2.nii.gz")
 
 
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1234567\n"
+ANNEX = b"/annex/objects/MD5E-s129--c8.nii.gz\n"
 ONES = np.ones(SHAPE, np.int16)
 NAN = stored("flair", with_nan())
 WIDE = stored("t1", volumes()[1], np.diag([-3.0, -3.0, 2.0, 1.0]))
@@ -111,6 +123,12 @@ BAD: list[tuple[Spoil, list[str]]] = [
     (raw("t1", lambda packed: packed[:-20]), ["patient_t1", "be a NIfTI volume"]),
     (raw("t1", lambda _: b""), ["patient_t1", "must be a NIfTI volume"]),
     (raw("t1", lambda _: b"no volume"), ["patient_t1", "must be a NIfTI volume"]),
+    (raw("t1", lambda _: LFS), ["patient_t1", "pointer of Git LFS", "`git lfs pull`"]),
+    (raw("seg", lambda _: LFS), ["patient_seg", "pointer of Git LFS"]),
+    (raw("t1", lambda _: ANNEX), ["patient_t1", "of git-annex", "`datalad get "]),
+    (linked("t1", "../.git/annex/x"), ["with patient_t1", "git-annex that leads now"]),
+    (linked("seg", "../.git/annex/x"), ["with patient_seg", "`git annex get "]),
+    (linked("t1", "moved.nii.gz"), ["patient_t1.nii.gz: a link that leads nowhere"]),
     (TURNED, ["patient_t2", "patient_flair", "axes LPS", "got axes RAS"]),
     (flatten, ["patient_t2", "spacing above 0 mm", "got (1.0, 1.0, 0"]),
     (WIDE, ["patient_t1", "(1, 1, 1) mm, got spacing (3, 3, 2) mm"]),
@@ -130,7 +148,7 @@ def test_a_bad_file_is_named_with_the_rule_and_the_value(
     small: Path, spoil: Spoil, words: list[str]
 ) -> None:
     spoil(small)
-    is_missing = len(list(small.iterdir())) < 5
+    is_missing = sum(path.exists() for path in small.iterdir()) < 5
     with pytest.raises(FileNotFoundError if is_missing else ValueError) as caught:
         read_subject(small)
     for word in ["subject patient", *words]:

@@ -89,6 +89,15 @@ def test_a_link_that_leads_nowhere_is_a_problem(tmp_path: Path) -> None:
     assert "a link that leads nowhere" in problems[0].message
 
 
+def test_a_listed_link_that_leads_nowhere_says_how_to_fetch(tmp_path: Path) -> None:
+    write_decathlon(tmp_path, ("BRATS_001", "BRATS_002"))
+    path = tmp_path / "imagesTr" / "BRATS_002.nii.gz"
+    path.unlink()
+    path.symlink_to("../.git/annex/objects/x")
+    (problem,) = find_subjects(tmp_path).problems
+    assert f"nowhere. Fetch the data by `datalad get {path}`" in problem.message
+
+
 def test_a_listed_file_that_is_absent_is_a_problem(tmp_path: Path) -> None:
     write_decathlon(tmp_path, ("BRATS_001", "BRATS_002"))
     (tmp_path / "labelsTr" / "BRATS_002.nii.gz").unlink()

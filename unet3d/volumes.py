@@ -98,12 +98,13 @@ def header_spacing(files: SubjectFiles) -> tuple[float, ...] | None:
 def turn(stored: Stored, volume: Volume, subject: str) -> Turned:
     """Take one volume of a file, in (depth, height, width).
 
-    Further axes of one voxel, as FSL and SPM write them, are left out.
+    Further axes of one voxel are left out: FSL and SPM write them at the end, ITK in
+    front of a vector's components.
     """
     name, axes = volume.path.name, 3 if volume.index is None else 4
     voxels = stored.voxels
-    while voxels.ndim > axes and voxels.shape[-1] == 1:
-        voxels = voxels[..., 0]
+    while voxels.ndim > axes and 1 in (further := voxels.shape[3:]):
+        voxels = voxels.squeeze(-1 - further[::-1].index(1))
     if voxels.ndim != axes or (volume.index or 0) >= voxels.shape[-1]:
         wanted = "3 axes" if axes == 3 else "4 axes, one volume for each modality"
         raise ValueError(

@@ -14,8 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.unet3d.tiny import LPS, SHAPE, save, volumes, write_folder
+from tests.unet3d.tiny import (
+    LPS,
+    SHAPE,
+    save,
+    volumes,
+    write_decathlon,
+    write_folder,
+)
 from unet3d.reading import read_subject
+from unet3d.schemes import SCHEMES
+from unet3d.subjects import find_subjects
 
 Spoil = Callable[[Path], None]
 
@@ -210,6 +219,20 @@ def test_one_more_axis_of_one_voxel_is_none(small: Path) -> None:
     after = read_subject(small)
     np.testing.assert_array_equal(after.images, before.images)
     np.testing.assert_array_equal(after.labels, before.labels)
+
+
+@pytest.mark.parametrize("axes", [(3,), (4,), (3, 5)])
+def test_axes_of_one_voxel_around_a_vector_s_components_are_none(
+    tmp_path: Path, axes: tuple[int, ...]
+) -> None:
+    write_decathlon(tmp_path)
+    files = find_subjects(tmp_path).subjects[0]
+    before = read_subject(files, SCHEMES["msd"])
+    path = tmp_path / "imagesTr" / "BRATS_001.nii.gz"
+    voxels = np.asarray(nibabel.Nifti1Image.from_filename(path).dataobj)
+    save(path, np.expand_dims(voxels, axes))
+    after = read_subject(files, SCHEMES["msd"])
+    np.testing.assert_array_equal(after.images, before.images)
 
 
 def test_a_modality_stored_the_other_way_round_lies_on_the_same_grid(

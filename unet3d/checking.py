@@ -8,7 +8,7 @@ with, so both commands agree.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -154,7 +154,11 @@ def _warnings(
     yield from dict.fromkeys(doubt for one in turned for doubt in one.stored.doubts)
     images = [image.voxels for image in looked.images]
     if len(images) == len(channels):
-        yield from _alike(images, channels)
+        named = dict(zip(channels, images, strict=True))
+        yield from _one_value(named)
+        if looked.labels is not None:
+            named["the segmentation"] = looked.labels.voxels
+        yield from _alike(named)
     if len({image.shape for image in images}) == 1:
         brain = np.logical_or.reduce([image != 0 for image in images])
         yield from _about_brain(brain, skull="flair" in channels)
@@ -162,11 +166,19 @@ def _warnings(
             yield from _about_labels(looked.labels.voxels != 0, brain)
 
 
-def _alike(
-    images: Sequence[NDArray[np.float32]], channels: Sequence[str]
-) -> Iterator[str]:
-    named = zip(channels, images, strict=True)
-    for (one, first), (other, second) in combinations(named, 2):
+def _one_value(images: Mapping[str, NDArray[np.float32]]) -> Iterator[str]:
+    """Warn of images without contrast, which the network gets as zeros.
+
+    `unet3d.reading` refuses images of one value in all voxels.
+    """
+    for name, image in images.items():
+        inside = image[image != 0]
+        if image.min() < image.max() and inside.min() == inside.max():
+            yield f"{name} holds one value where it is not 0: is it a mask?"
+
+
+def _alike(images: Mapping[str, NDArray[np.float32]]) -> Iterator[str]:
+    for (one, first), (other, second) in combinations(images.items(), 2):
         if np.array_equal(first, second):
             yield f"{one} and {other} hold the same voxels"
 

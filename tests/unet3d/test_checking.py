@@ -95,6 +95,19 @@ def test_what_would_train_all_the_same_is_warned_of(data: Path) -> None:
     assert twice == "several subjects have the same images: d, e"
 
 
+def test_a_mask_in_place_of_a_modality_is_warned_of(data: Path) -> None:
+    save(data / "a" / "a_t1.nii.gz", 300 * (volumes()[0] > 0).astype(np.int16))
+    save(data / "b" / "b_t2.nii.gz", np.where(volumes()[0], 5, -1024).astype("i2"))
+    save(data / "c" / "c_t1ce.nii.gz", volumes()[4])
+    code, said = found(data)
+    assert code == 0
+    warnings = {s["name"]: s["warnings"] for s in said["subjects"]}
+    assert warnings["a"] == ["t1 holds one value where it is not 0: is it a mask?"]
+    assert warnings["b"] == ["t2 holds one value where it is not 0: is it a mask?"]
+    assert warnings["c"] == ["t1ce and the segmentation hold the same voxels"]
+    assert warnings["d"] == []
+
+
 def test_what_a_header_and_a_volume_leave_in_doubt_is_warned_of(data: Path) -> None:
     path = data / "a" / "a_t1.nii.gz"
     content = bytearray(gzip.decompress(path.read_bytes()))

@@ -11,7 +11,7 @@ training looks better than it is. A subject's name tells the patient:
 Sources: 80 to 20 as in the case study; the data descriptions of these years.
 
 Known weakness: a name that hides its patient, as the Decathlon's do, is taken for a
-patient of its own.
+patient of its own. `check` names scans that may be of one patient.
 """
 
 import re
@@ -24,8 +24,8 @@ import numpy as np
 from unet3d.files import read_data, write_json
 
 __all__ = ["NO_GROUPS", "Split", "by_patient", "check_patients", "check_rule"]
-__all__ += ["known_split", "make_split", "patient_of", "read_split", "without"]
-__all__ += ["write_split"]
+__all__ += ["known_split", "make_split", "numbered_alike", "patient_of", "read_split"]
+__all__ += ["without", "write_split"]
 
 PART = 0.2  # of the subjects, for validation
 # The rule that makes each scan a patient of its own.
@@ -175,6 +175,26 @@ def patient_of(name: str, rule: str | None = None) -> str:
             f"which finds none in {name}. Try it with Python's re.search, or 'none'."
         )
     return patient
+
+
+def numbered_alike(names: Iterable[str]) -> tuple[str, ...]:
+    """Return names that may be scans of one patient: their last number alone differs.
+
+    So do all names of a data set such as BRATS_001. A patient has a number, too, and
+    another patient has another.
+
+    Example:
+        >>> numbered_alike(["P01_1", "P01_2", "P02_1", "BRATS_001", "BRATS_002"])
+        ('P01_1', 'P01_2')
+    """
+    scans, patients = dict[str, list[str]](), dict[str, set[str]]()
+    for name in sorted(names):
+        before = re.sub(r"\d+\D*$", "", name)
+        if patient_of(name) == name and re.search(r"\d", before):
+            scans.setdefault(before, []).append(name)
+            patients.setdefault(re.sub(r"\d+", "0", before), set()).add(before)
+    several = (s for p in patients.values() if len(p) > 1 for s in sorted(p))
+    return tuple(n for s in several if len(scans[s]) > 1 for n in scans[s])
 
 
 def check_rule(rule: str | None) -> None:

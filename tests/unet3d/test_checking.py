@@ -151,6 +151,20 @@ def test_several_scans_of_a_patient_are_named(data: Path) -> None:
     assert found(data, "--group-by", "none")[1]["warnings"] == []
 
 
+def test_names_that_may_be_scans_of_one_patient_are_warned_of(data: Path) -> None:
+    for old, new in zip("abcd", ("P1_1", "P1_2", "P2_1", "P3_1"), strict=True):
+        for path in (data / old).iterdir():
+            path.rename(path.with_name(new + path.name[1:]))
+        (data / old).rename(data / new)
+    code, said = found(data)
+    assert code == 0
+    (warning,) = said["warnings"]
+    assert warning.startswith("names that differ in their last number alone are taken")
+    assert ": P1_1, P1_2. Say by --group-by" in warning
+    code, said = found(data, "--group-by", "^[^0-9]*[0-9]+")
+    assert len(said["patients"]["P1"]) == 2
+
+
 def test_without_a_scheme_labels_are_told_not_judged(data: Path) -> None:
     code, said = found(data, scheme=None)
     assert code == 0

@@ -13,6 +13,7 @@ from unet3d.splits import (
     check_patients,
     known_split,
     make_split,
+    numbered_alike,
     read_split,
     without,
     write_split,
@@ -80,6 +81,25 @@ def test_one_patient_alone_and_names_without_one_are_refused() -> None:
 def test_brats_s_names_tell_patients_apart(scans: list[str], apart: str) -> None:
     groups = by_patient([*scans, apart]).values()
     assert {len(group) for group in groups} == {len(scans), 1}
+
+
+@pytest.mark.parametrize(
+    ("names", "alike"),
+    [
+        (["sub-01_ses-1", "sub-01_ses-2", "sub-02_ses-1"], 2),
+        (["UPENN-GBM-00001_11", "UPENN-GBM-00001_21", "UPENN-GBM-00002_11"], 2),
+        (["P1_t1_pre", "P1_t2_pre", "P2_t1_pre", "P2_t2_pre"], 4),
+        (["sub-01_ses-1", "sub-02_ses-1", "sub-03_ses-1"], 0),
+        (["BRATS_001", "BRATS_002", "BRATS_003"], 0),
+        (["BraTS20_Training_001", "BraTS20_Training_002"], 0),
+        (["BraTS2021_00001", "BraTS2021_00002"], 0),
+        (GLIOMAS, 0),
+    ],
+)
+def test_names_that_may_be_scans_of_one_patient_are_found(
+    names: list[str], alike: int
+) -> None:
+    assert numbered_alike(names) == tuple(sorted(names)[:alike])
 
 
 def test_a_split_file_may_not_part_a_patient_but_a_run_keeps_its_own(

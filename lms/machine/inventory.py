@@ -77,12 +77,14 @@ def open_nvml(api: Any = None) -> Any:
 def ask(api: Any, question: Callable[..., Any], *arguments: Any) -> Any:
     """Ask NVML; return its answer, or {"not available": its reason}.
 
-    `question` is one of the functions of `api`, or a function that calls one.
+    `question` is one of the functions of `api`, or a function that calls one. Older
+    packages answer with names as bytes.
     """
     try:
-        return question(*arguments)
+        found = question(*arguments)
     except api.NVMLError as error:
         return {"not available": str(error)}
+    return found.decode(errors="replace") if isinstance(found, bytes) else found
 
 
 def read_driver(api: Any = None) -> Driver:

@@ -1,5 +1,7 @@
 """NVML's counters, from recorded values."""
 
+import json
+
 import pytest
 
 from lms.machine.inventory import NoDriverError
@@ -42,6 +44,12 @@ def test_a_gpu_that_hides_facts_is_described_by_reasons() -> None:
     assert device["nvlinks"] == [[4, False]] * 4
     assert device["name"] == {"not available": "Not Supported"}
     assert device["memory"] == 40 * GIB
+
+
+def test_names_that_come_as_bytes_are_text() -> None:
+    names = ("nvmlDeviceGetName", "nvmlDeviceGetUUID", "nvmlSystemGetDriverVersion")
+    api = Recorded(A100 | {name: A100[name].encode() for name in names})
+    assert json.loads(json.dumps(describe_gpus(api))) == describe_gpus(Recorded())
 
 
 def test_a_driver_without_a_gpu_is_none() -> None:

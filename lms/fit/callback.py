@@ -9,15 +9,15 @@ and the replaced one then restores everything. Within `large_model`, where no ho
 called, a function is replaced whenever Keras has made it.
 
 Where a step fits and no batch can be larger, Keras's own function runs all steps. Else
-each batch is checked: a batch larger than all before gets its own plan.
+each batch is checked: a batch larger than all before gets its own plan. Keras's own
+function runs the batches that fit where kernels draw random numbers.
 
 A step that XLA compiles (`jit_compile`) is tried in Keras's own function; if it does
 not fit it is undone, and planned without XLA. Under a budget XLA is asked beforehand.
 
-Known weaknesses: ops that keep their random state in the kernel (`tf.random` with an op
-seed, not Keras's seed generators) restart in each plan and in each batch's own step.
-Under a budget XLA compiles twice. Where XLA's first step barely fits, a later one may
-run out of memory, as without LMS.
+Known weaknesses: kernels that draw random numbers (`tf.random`, not Keras's seed
+generators) restart in each plan, and where a step barely fits, in each shape. Under a
+budget XLA compiles twice. Where XLA's first step barely fits, a later one may run out.
 """
 
 import logging
@@ -38,7 +38,7 @@ from lms.planning.settings import Knobs, read_settings, with_budget
 from lms.report.progress import displayed
 from lms.report.step import StepReport, StepTimeline, headline, table
 from lms.tf.capture import keras_step
-from lms.tf.capture.tracing import flat_specs, signature_key
+from lms.tf.capture.tracing import is_open, signature_key
 from lms.tf.compat import one_replica_s
 from lms.tf.failures import first_words
 from lms.tf.measure.devices import find_device
@@ -160,11 +160,18 @@ class FunctionHook:
     def _run_next(self, iterator: Any) -> Any:
         """Run a step on the next batch: Keras's own if it fits with XLA."""
         if not self._may_compile:
-            return self._run(self.fitted.draw_and_run, iterator)
+            own = partial(self._run_own, iterator) if self._may_step_aside else None
+            return self._run(partial(self.fitted.draw_and_run, own=own), iterator)
         batch = next(iterator)
         if ran := self._run(partial(self._run_compiled, batch), iterator):
             return ran[0]
         return self._run(partial(self.fitted.draw_and_run, batch=batch), iterator)
+
+    def _run_own(self, given: Any, batch: Any) -> Any:
+        """Run Keras's own function on a batch, or on several where it takes a list."""
+        outputs = self._own(batch if given is None else keras_step.one_of(given, batch))
+        self.fitted.note_peak()
+        return outputs
 
     def _run_compiled(self, batch: Any, given: Any) -> list[Any]:
         """Run Keras's own function on a batch; return [outputs], or [] if unfit."""
@@ -227,6 +234,11 @@ class FunctionHook:
             self.fitted.run_without_batch(iterator)
 
     def _predict(self, batches: Sequence[Any]) -> Any:
+        if len(batches) > 1 and self._may_step_aside:
+            given = list(map(keras_step.as_tensors, batches))
+            fit = [self._run(self.fitted.runs_plain, [data]) for data in given]
+            if all(fit) and self.fitted.draws_noise:
+                return self._run_own(None, given)
         parts = [self._run_batch(data) for data in batches]
         if len(parts) == 1:
             return parts[0]
@@ -240,9 +252,7 @@ class FunctionHook:
             if ran := self._run(partial(self._run_compiled, data), [data]):
                 return ran[0]
         elif self._may_step_aside and self._run(self.fitted.runs_plain, given):
-            outputs = self._own([data])
-            self.fitted.note_peak()
-            return outputs
+            return self._run_own(None, [data])
         return self._run(self.fitted, given)
 
     def _run(self, step: Callable[[Any], Any], data: Any) -> Any:
@@ -276,9 +286,8 @@ class FunctionHook:
             fits = signature_key([iterator.element_spec]) in self._compiled
         else:
             fits = self._may_step_aside and self.fitted.fits_unplanned()
-        if _is_open(iterator) or not fits:
+        if is_open(iterator) or not fits:
             return False
-        self.fitted.watch_peak()
         setattr(self._model, self._name, self._own)
         if self._is_new:  # another thread has set a budget meanwhile
             self._replace()
@@ -389,10 +398,6 @@ class LMSCallback(keras.callbacks.Callback):
 
         A stored `plan` is given up for another budget. Where `fit` began without a
         limit of memory, and so without plans, another budget holds from the next `fit`.
-
-        Example:
-            >>> callback = LMSCallback()
-            >>> callback.budget = None
         """
         return self._settings.budget
 
@@ -517,14 +522,8 @@ def _again(batch: Any, given: Any) -> Any:
 
     XLA compiles anew for the other. Batches of open shapes never come by an iterator.
     """
-    is_list = isinstance(given, list) or _is_open(given)
+    is_list = isinstance(given, list) or is_open(given)
     return [batch] if is_list else iter(tf.data.Dataset.from_tensors(batch))
-
-
-def _is_open(iterator: Any) -> bool:
-    """Tell whether batches may differ in shape."""
-    specs = flat_specs([iterator.element_spec])
-    return not all(spec.shape.is_fully_defined() for spec in specs)
 
 
 @contextmanager

@@ -209,6 +209,7 @@ class FittedFunction:
         self._lock = RLock()
         self._given_up: set[object] = set()
         self._is_settled = False
+        self.draws_noise = False  # by kernels that keep a state, in steps that fit
         self._unplanned = self._plainly if nothing_to_plan(settings) else None
         if self._unplanned is None:
             find_device().make_ready(settings.budget)
@@ -248,7 +249,8 @@ class FittedFunction:
 
     def __call__(self, *args: Any) -> Any:
         """Run one step; plan first if this signature is new."""
-        if ready := self._ready(args):
+        ready = self._ready(args)
+        if ready and not (self.draws_noise and self._fits(*ready)):
             return self._run(*ready)
         return (self._step_of_batch or self._unplanned or self._plainly)(*args)
 
@@ -264,13 +266,23 @@ class FittedFunction:
                 return traced, inputs
         return None
 
-    def draw_and_run(self, iterator: Any, batch: Any = None) -> Any:
+    def _fits(self, traced: TracedFunction, inputs: Sequence[Any]) -> bool:
+        """Tell whether a prepared step needs no plan; measure its peak if so."""
+        step = self._prepared(traced, inputs)
+        assert step is not None
+        if is_plain := _is_plain(step):
+            step.watch()
+        return is_plain
+
+    def draw_and_run(
+        self, iterator: Any, batch: Any = None, own: Callable[[Any], Any] | None = None
+    ) -> Any:
         """Run one step on a drawn batch, or the next element of a `tf.data` iterator.
 
-        Raises:
-            StopIteration: If there is no next element.
+        `own` runs the step without LMS: of each batch that fits, where kernels draw
+        random numbers, as two functions would draw two times the same ones.
         """
-        key, traced = signature_key([iterator.element_spec]), None
+        key, traced, step = signature_key([iterator.element_spec]), None, None
         if self._unplanned is None and key not in self._given_up:
             with self._giving_up(key):
                 traced = self._trace((), iterator)
@@ -278,16 +290,17 @@ class FittedFunction:
             return self._plainly(iterator)
         batch = next(iterator) if batch is None else batch
         if traced is not None:
-            inputs, is_ready = traced.flat_inputs([batch]), False
+            inputs = traced.flat_inputs([batch])
             if (key := self._key(traced, inputs)) not in self._given_up:
                 with self._giving_up(key):
-                    self._prepared(traced, inputs)
-                    is_ready = True
-            if is_ready:
+                    step = self._prepared(traced, inputs)
+            if step and own and self.draws_noise and self._fits(traced, inputs):
+                return own(batch)
+            if step:
                 return self._run(traced, inputs)
         assert self._step_of_batch is not None
-        step = self._step_of_batch.get_concrete_function(iterator.element_spec)
-        return step(batch)
+        run = self._step_of_batch.get_concrete_function(iterator.element_spec)
+        return run(batch)
 
     @contextmanager
     def _giving_up(self, key: object) -> Iterator[None]:
@@ -326,13 +339,7 @@ class FittedFunction:
 
     def runs_plain(self, *args: Any) -> bool:
         """Plan first if this signature is new; tell whether it needs no plan."""
-        if not (ready := self._ready(args)):
-            return True
-        step = self._prepared(*ready)
-        assert step is not None
-        if is_plain := step.is_sure and not step.is_on_host:
-            step.watch()
-        return is_plain
+        return not (ready := self._ready(args)) or self._fits(*ready)
 
     def prepare(self, iterator: Any = None) -> None:
         """Plan now if all shapes are known: the signature's, or of a data iterator."""
@@ -375,12 +382,12 @@ class FittedFunction:
         return not (self.settings.thresholds is None and self.settings.plan is None)
 
     def fits_unplanned(self) -> bool:
-        """Tell whether all signatures so far fit easily without a plan."""
-        return (
-            not self._given_up
-            and bool(self._steps)
-            and all(step.is_sure and not step.is_on_host for step in self._known())
-        )
+        """Tell whether all signatures so far need no plan; measure peaks if so."""
+        known = self._known()
+        is_plain = not self._given_up and bool(known) and all(map(_is_plain, known))
+        for step in known if is_plain else ():
+            step.watch()
+        return is_plain
 
     def give_back(self) -> None:
         """Move all variables back to the device if it has ample free memory."""
@@ -388,11 +395,6 @@ class FittedFunction:
         moved = HostVariables(tuple(filter(lies_on_host, found.values())))
         if moved.size * _AMPLE <= find_device().free_bytes:
             moved.come_back()
-
-    def watch_peak(self) -> None:
-        """Measure the peak of steps that Keras's own function is about to run."""
-        for step in self._known():
-            step.watch()
 
     def note_peak(self) -> None:
         """Record the memory peak of steps that Keras's own function ran."""
@@ -467,6 +469,7 @@ class FittedFunction:
                     self._steps[key], self._is_settled = step, True
                     if step.is_sure:
                         self._sure[key] = [tensor.shape for tensor in inputs]
+                        self.draws_noise |= step.source.step.draws_noise
                 step = self._steps[key]  # another budget clears them
         return step
 
@@ -481,6 +484,11 @@ class FittedFunction:
             if k[0] == id(traced) and all(map(_holds, shapes, inputs))
         )
         return next(larger, key)
+
+
+def _is_plain(step: PreparedStep) -> bool:
+    """Tell whether a step runs as without LMS."""
+    return step.is_sure and not step.is_on_host
 
 
 def _holds(shape: Any, tensor: Any) -> bool:

@@ -142,22 +142,12 @@ class Nodes:
 
 
 def source_of(name: str) -> str:
-    """Return the node that an input comes from.
-
-    Example:
-        >>> source_of("a:1"), source_of("^a")
-        ('a', 'a')
-    """
+    """Return the node that an input comes from."""
     return name.removeprefix("^").partition(":")[0]
 
 
 def full_name(name: str) -> str:
-    """Return a tensor's name with its index; `^a` names an op and has no index.
-
-    Example:
-        >>> full_name("a"), full_name("a:1")
-        ('a:0', 'a:1')
-    """
+    """Return a tensor's name with its index; `^a` names an op and has no index."""
     return name if ":" in name or name.startswith("^") else f"{name}:0"
 
 

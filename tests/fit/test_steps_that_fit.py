@@ -1,5 +1,6 @@
 """Steps that fit, or cannot be planned, run in Keras's own function from the start."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms import LMSCallback
+from lms import LMSCallback, fit_in_memory
 from lms.errors import UnsupportedError
 from tests.models import SILENT, conv_net
 from tests.tf.worker import Worker
@@ -21,6 +22,11 @@ class Noisy(keras.Model):
     def train_step(self, data: Any) -> dict[str, Any]:
         return {"noise": tf.random.normal([]) + 0.0 * tf.reduce_sum(data)}
 
+    test_step = train_step
+
+    def predict_step(self, data: Any) -> Any:
+        return tf.random.normal([1]) + 0.0 * tf.reduce_sum(data)
+
 
 def test_a_step_that_fits_draws_the_noise_that_keras_s_own_step_draws() -> None:
     drawn: list[list[float]] = []
@@ -31,6 +37,75 @@ def test_a_step_that_fits_draws_the_noise_that_keras_s_own_step_draws() -> None:
         known = {"batch_size": 4, "epochs": 3, "verbose": SILENT}
         history = made.fit(np.ones((8, 4)), **known, callbacks=callbacks)
         drawn.append(history.history["noise"])
+    assert drawn[0] == drawn[1]
+    assert len({*drawn[0]}) == len(drawn[0])
+
+
+def batches(*sizes: int) -> tf.data.Dataset:
+    """Batches of these sizes; the data set does not tell them."""
+    spec = tf.TensorSpec([None, 4])
+    made = [np.ones((size, 4), "float32") for size in sizes]
+    data = tf.data.Dataset.from_generator(lambda: iter(made), output_signature=spec)
+    return data.apply(tf.data.experimental.assert_cardinality(len(sizes)))
+
+
+def partial_last() -> dict[str, Any]:
+    return {"x": np.ones((10, 4)), "batch_size": 4}
+
+
+def whole() -> dict[str, Any]:
+    return {"x": np.ones((8, 4)), "batch_size": 4}
+
+
+CASES: dict[str, tuple[int, list[Callable[[], dict[str, Any]]]]] = {
+    "a smaller last batch": (1, [partial_last]),
+    "batches that grow": (1, [lambda: {"x": batches(2, 4, 4, 2, 8)}]),
+    "batches of unknown, then of known shape": (1, [partial_last, whole]),
+    "batches of known, then of unknown shape": (1, [whole, partial_last]),
+    "two steps per execution": (2, [partial_last]),
+    "two growing steps per execution": (2, [lambda: {"x": batches(2, 4, 8)}]),
+}
+
+
+def noise_of(case: str, callbacks: list[Any]) -> list[float]:
+    """Train, evaluate and predict by each data set; return all noise in turn."""
+    steps, data = CASES[case]
+    keras.utils.set_random_seed(0)
+    made, seen = Noisy(), list[float]()
+    made.compile(steps_per_execution=steps, jit_compile=False)  # pyright: ignore[reportArgumentType]
+
+    def note(_: int, logs: Any) -> None:
+        seen.append(float(logs["noise"]))
+
+    noting = keras.callbacks.LambdaCallback(
+        on_train_batch_end=note, on_test_batch_end=note
+    )
+    both: Any = {"verbose": SILENT, "callbacks": [noting, *callbacks]}
+    for given in data:
+        made.fit(**given(), shuffle=False, **both)
+        made.evaluate(**given(), **both)
+        seen.extend(made.predict(**given(), **both).tolist())
+    return seen
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_batches_of_any_shape_draw_the_noise_that_keras_draws(case: str) -> None:
+    drawn = noise_of(case, [LMSCallback("1GiB", verbose=0)])
+    assert drawn == noise_of(case, [])
+    assert len({*drawn}) > 1
+
+
+def test_a_loop_of_one_s_own_draws_the_noise_of_its_function() -> None:
+    spec, drawn = [tf.TensorSpec([None, 4])], list[list[float]]()
+    for is_ours in (False, True):
+        tf.random.set_seed(0)
+
+        @tf.function(input_signature=spec)
+        def step(x: tf.Tensor) -> tf.Tensor:
+            return tf.random.normal([]) + 0.0 * tf.reduce_sum(x)
+
+        run = fit_in_memory(step, spec, budget="1GiB") if is_ours else step
+        drawn.append([float(run(tf.ones([size, 4]))) for size in (2, 4, 2, 8, 4)])
     assert drawn[0] == drawn[1]
     assert len({*drawn[0]}) == len(drawn[0])
 

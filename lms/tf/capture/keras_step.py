@@ -10,7 +10,7 @@ import tensorflow as tf
 from lms.errors import UnsupportedError
 
 __all__ = ["as_tensors", "batch_specs", "check_model", "iterator_of", "make_slots"]
-__all__ += ["own_functions", "step_of", "step_of_data"]
+__all__ += ["one_of", "own_functions", "step_of", "step_of_data"]
 
 
 def check_model(model: keras.Model) -> None:
@@ -150,6 +150,12 @@ def iterator_of(specs: Sequence[Any]) -> Any:
         lambda: iter(()), output_signature=tuple(specs)
     )
     return iter(empty)
+
+
+def one_of(iterator: Any, batch: Any) -> Any:
+    """Return an iterator over one drawn batch, of an iterator's open shapes."""
+    made = tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(batch))
+    return iter(tf.data.experimental.from_variant(made, iterator.element_spec))
 
 
 def _spec(value: Any) -> tf.TensorSpec | None:

@@ -33,6 +33,7 @@ __all__ += [
     "draws_for_several",
     "flat_specs",
     "input_specs",
+    "is_open",
     "read_signature",
     "signature_key",
     "trace",
@@ -118,6 +119,12 @@ def flat_specs(signature: Sequence[Any]) -> list[tf.TensorSpec]:
     """Return specs of a signature's flat tensors, in the order of a function's call."""
     leaves = tf.nest.flatten(tuple(signature), expand_composites=True)
     return [leaf for leaf in leaves if isinstance(leaf, tf.TensorSpec)]
+
+
+def is_open(iterator: Any) -> bool:
+    """Tell whether batches may differ in shape."""
+    specs = flat_specs([iterator.element_spec])
+    return not all(spec.shape.is_fully_defined() for spec in specs)
 
 
 def _as_spec(value: Any) -> Any:

@@ -60,14 +60,6 @@ def draw_lanes(
 
     Raises:
         ValueError: If there are no timelines, too many, or one without intervals.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "lanes.png"
-        >>> op = Interval(lane=Lane.COMPUTE, name="conv", start=0.0, end=0.5)
-        >>> draw_lanes([("a step", Timeline(intervals=(op,)))], path, title="Busy")
-        >>> path.exists()
-        True
     """
     if not 1 <= len(timelines) <= 4:
         raise ValueError(

@@ -34,16 +34,7 @@ _bar: ContextVar[Progress | None] = ContextVar("bar", default=None)
 
 @contextmanager
 def displayed(console: Console) -> Iterator[None]:
-    """Show the progress of the work in the `with` block.
-
-    Example:
-        >>> from io import StringIO
-        >>> text = StringIO()
-        >>> with displayed(Console(file=text)):
-        ...     tell("measuring")
-        >>> text.getvalue().split()
-        ['measuring']
-    """
+    """Show the progress of the work in the `with` block."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -78,12 +69,7 @@ def tell(line: str) -> None:
 
 
 def track(what: str, items: Sequence[T]) -> Iterator[T]:
-    """Yield items in turn; the bar counts them.
-
-    Example:
-        >>> list(track("measuring ops", [1, 2]))
-        [1, 2]
-    """
+    """Yield items in turn; the bar counts them."""
     for done, item in enumerate(items):
         _count(what, done, len(items))
         yield item

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from lms.errors import BudgetError, LMSError
 from lms.ir.liveness import working_sets
 from lms.machine.ranks import joined
 from lms.planning.placement import certain_need
+from lms.planning.problem import MemoryBudget
 from lms.planning.settings import Settings
 from lms.tf import compat
 from lms.tf.attempts import Offers
@@ -13,8 +15,18 @@ from lms.tf.lowering import TracedStep
 from lms.tf.measure.same_bits import keeps_bits
 from lms.tf.passes.host_variables import movable_to_host, size_of
 from lms.tf.passes.splitting import OpSize, regions
+from lms.units import format_bytes
 
 __all__ = ["advice", "offers_of"]
+
+# Steps that a user may not have in mind, and where their batches' sizes are given.
+_WHOSE = {
+    "test": (
+        "evaluation or validation",
+        "`validation_batch_size`, or `batch_size` of `evaluate`",
+    ),
+    "predict": ("prediction", "`batch_size` of `predict`"),
+}
 
 # Op sizes to try in turn: 1/4, 1/8 and 1/16 of the largest op's working set.
 _PARTS = (4, 8, 16)
@@ -38,12 +50,30 @@ def offers_of(
     )
 
 
-def advice(settings: Settings) -> str:
-    """Advice on a rewrite that may change last bits; empty where there is none."""
-    exact = compat.ops_are_deterministic() and settings.slices is None
-    if not (exact and settings.cuts_ops):
-        return ""
-    return ' `slices="any"` cuts more products; their last bits may differ then.'
+def advice(
+    error: LMSError,
+    kind: str,
+    step: TracedStep,
+    settings: Settings,
+    budget: MemoryBudget,
+) -> str:
+    """Return what else may help where a step does not fit; empty where nothing may."""
+    said, most = "", budget.limit if budget.is_whole_device else budget.total
+    others = budget.persistent - step.held_bytes
+    least = isinstance(error, BudgetError) and error.least_bytes
+    if least and most and least - others <= most:
+        said = (
+            f" Tensors beside the model take {format_bytes(others)}, such as arrays "
+            "given to `fit`, which lie on the device whole: give a `tf.data.Dataset` "
+            'of them instead, made within `tf.device("CPU:0")`.'
+        )
+    if settings.cuts_ops and settings.slices is None and compat.ops_are_deterministic():
+        said += ' `slices="any"` cuts more products; their last bits may differ then.'
+    if kind in _WHOSE:
+        whose, knob = _WHOSE[kind]
+        said += f" This is the step of {whose}, with a batch {step.signature}: give a "
+        said += f"smaller {knob}."
+    return said
 
 
 def _op_sizes(

@@ -239,9 +239,10 @@ class Captured:
             assert failed is not None
             assert failed.planned is not None
             total, plans = failed.planned.budget.total, count_plans(tried)
-            return OutOfMemoryError(given_up(str(failed.failure), total, plans))
+            error = OutOfMemoryError(given_up(str(failed.failure), total, plans))
         if is_refusal:
-            error.args = (f"{error}{advice(self.settings)}",)
+            said = advice(error, self.kind, self.step, self.settings, self.budget)
+            error.args = (f"{error}{said}",)
         return error
 
     def _without_plan(self, held_back: LMSError, attempt: Attempt) -> PreparedStep:
@@ -293,29 +294,19 @@ def prepare(  # noqa: PLR0913 - what the caller knows of the step
         devices = find_devices(node.device for node in traced.graph_def.node)
         for device in devices:
             device.make_ready(settings.budget)
-        try:
-            if len(devices) > 1:
-                places = [getattr(each, "backing_device", "") for each in inputs]
-                several = partial(first, places=places)
-                step = StepOfDevices.of(several, devices, settings)
-                if before_batch and not step.fits():
-                    return None
-                prepared = step.built({})
-            else:
+        if len(devices) > 1:
+            places = [getattr(each, "backing_device", "") for each in inputs]
+            several = partial(first, places=places)
+            step = StepOfDevices.of(several, devices, settings)
+            if before_batch and not step.fits():
+                return None
+            prepared = step.built({})
+        else:
+            captured = first(settings, device=devices[0])
+            if _can_come_back(captured):
+                captured.on_host.come_back()
                 captured = first(settings, device=devices[0])
-                if _can_come_back(captured):
-                    captured.on_host.come_back()
-                    captured = first(settings, device=devices[0])
-                prepared = captured.built(first_plan(captured, tried, settings), tried)
-        except LMSError as error:
-            if kind == "test":
-                whose = (
-                    "This is the step of evaluation or validation, with a batch "
-                    f"{_signature(inputs)}: give a smaller "
-                    "`validation_batch_size`, or `batch_size` of `evaluate`."
-                )
-                error.args = (f"{error} {whose}",)
-            raise
+            prepared = captured.built(first_plan(captured, tried, settings), tried)
     finally:
         forget_functions()
         keep_measurements()
@@ -416,11 +407,6 @@ def specialised(
         guesses=any(one.guesses for one in each),
         behind=behind,
     )
-
-
-def _signature(inputs: Sequence[Any]) -> str:
-    shapes = ("x".join(map(str, tensor.shape)) for tensor in inputs)
-    return ", ".join(shape or "scalar" for shape in shapes)
 
 
 def _can_come_back(captured: Captured) -> bool:

@@ -513,6 +513,27 @@ def test_a_validation_that_needs_more_than_the_budget_is_named(
         conv_net().fit(**data, **validation, callbacks=[callback])
 
 
+def test_a_prediction_that_needs_more_than_the_budget_is_named() -> None:
+    x = np.zeros([256, 32, 32, 3], "float32")
+    model, callback = conv_net(), lms_callback()
+    said = r"step of prediction, with a batch 256x32x32x3: give a smaller `batch_size`"
+    with pytest.raises(BudgetError, match=said):
+        model.predict(x, batch_size=256, verbose=SILENT, callbacks=[callback])
+
+
+def test_arrays_that_take_the_room_of_a_step_are_named_with_the_cure(
+    model: Any, data: dict[str, Any]
+) -> None:
+    callback = lms_callback()
+    x, y = (np.repeat(data[name], 64, axis=0) for name in ("x", "y"))
+    said = r"Tensors beside the model take 1\d\.\d\d MiB.*give a `tf.data.Dataset`"
+    with pytest.raises(BudgetError, match=said):
+        model.fit(**data | {"x": x, "y": y}, callbacks=[callback])
+    with tf.device("CPU:0"):
+        rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(8).take(2)
+    model.fit(rows, shuffle=False, verbose=SILENT, callbacks=[lms_callback()])
+
+
 def test_what_cannot_be_planned_is_said_once_whatever_sizes_come(
     model: Any, data: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,12 +5,12 @@ its callbacks that training begins, then calls `model.train_function` for each b
 The begin hook replaces that attribute by a function that plans; the end hook restores
 Keras's. If training dies in between, an error of the step restores it at once. Any
 other way out is caught at the next use: Keras always calls `make_train_function` first,
-and the replaced one then restores everything. Within `large_model`, where no hook is
-called, a function is replaced whenever Keras has made it.
+and the replaced one then restores everything. What Keras makes by `force` in `fit`, or
+in `large_model`, where no hook is called, is replaced again.
 
 Where a step fits and no batch can be larger, Keras's own function runs all steps. Else
-each batch is checked: a batch larger than all before gets its own plan. Keras's own
-function runs the batches that fit where kernels draw random numbers.
+each batch is checked: a larger one than before gets a plan; batches that fit run in
+Keras's own function where kernels draw random numbers.
 
 A step that XLA compiles (`jit_compile`) is tried in Keras's own function; if it does
 not fit it is undone, and planned without XLA. Under a budget XLA is asked beforehand.
@@ -64,14 +64,14 @@ class FunctionHook:
         fitted: FittedFunction,
         say: Callable[[str], None],
         *,
-        stays: bool = False,
+        renew: Callable[[], None] | None = None,
     ) -> None:
         self.fitted = fitted
         self.said_of_xla = ""
         self._model = model
         self._kind = kind
         self._say = say
-        self._stays = stays  # until Keras makes another function
+        self._renew = renew  # None: stays until Keras makes another function
         self._name, self._maker = f"{kind}_function", f"make_{kind}_function"
         self._own = getattr(model, self._name)
         self._traces = keras_step.own_functions(model, kind)
@@ -129,10 +129,14 @@ class FunctionHook:
 
     def _make(self, force: bool = False) -> Any:  # noqa: FBT001, FBT002 - Keras's form
         installed: Any = getattr(self._model, self._name)
-        if self._stays and not force and getattr(installed, "__self__", None) is self:
+        is_own = getattr(installed, "__self__", None) is self
+        if not (self._renew or force) and is_own:
             return installed
         self.remove()
-        return getattr(self._model, self._maker)(force=force)
+        made = getattr(self._model, self._maker)(force=force)
+        if force and self._renew and not self._others:  # compiled by a callback
+            self._renew()
+        return made
 
     def _run_steps(self, iterator: Any) -> Any:
         """Run `steps_per_execution` steps, as Keras's own function does."""
@@ -477,7 +481,8 @@ class LMSCallback(keras.callbacks.Callback):
                 of_batch=keras_step.step_of_data(model, kind) if has_two else None,
                 own=keras_step.own_functions(model, kind),
             )
-            hook = FunctionHook(model, kind, fitted, self._print, stays=stays)
+            renew = None if stays else partial(self._begin, kind)
+            hook = FunctionHook(model, kind, fitted, self._print, renew=renew)
             self._hooks[kind] = hook
         hook.install()
 
@@ -510,11 +515,11 @@ class LMSCallback(keras.callbacks.Callback):
     on_predict_end: Any = partialmethod(_end, "predict")
 
     def _shown(self) -> AbstractContextManager[None]:
-        return displayed(_console()) if self._verbose else nullcontext()
+        return displayed(Console(soft_wrap=True)) if self._verbose else nullcontext()
 
     def _print(self, line: str) -> None:
         if self._verbose:
-            _console().print(line, highlight=False, markup=False)
+            Console(soft_wrap=True).print(line, highlight=False, markup=False)
 
 
 def _again(batch: Any, given: Any) -> Any:
@@ -586,10 +591,6 @@ def _made_then(make: Callable[..., Any], begin: Callable[[], None]) -> Any:
         begin()
 
     return make_and_begin
-
-
-def _console() -> Console:
-    return Console(soft_wrap=True)
 
 
 def _unlimited() -> str:

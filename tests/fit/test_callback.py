@@ -513,6 +513,28 @@ def test_a_validation_that_needs_more_than_the_budget_is_named(
         conv_net().fit(**data, **validation, callbacks=[callback])
 
 
+def test_a_model_that_a_callback_compiles_anew_is_planned_from_the_next_step_on(
+    model: Any, data: dict[str, Any]
+) -> None:
+    def unfreeze(model: Any) -> None:
+        if not model.layers[1].trainable:
+            model.layers[1].trainable = True
+            model.compile("adam", loss, jit_compile=False)
+            model.make_train_function(force=True)
+
+    loss = "sparse_categorical_crossentropy"
+    model.layers[1].trainable = False
+    model.compile("sgd", loss, jit_compile=False)
+    callback, replaced = lms_callback(), list[bool]()
+    note = at("on_train_batch_begin", lambda model: replaced.append(is_replaced(model)))
+    other = at("on_train_batch_end", unfreeze)
+    model.fit(**data, callbacks=[other, callback, note])
+    assert replaced == [True, True]
+    (report,) = callback.report  # of the model as it was compiled last
+    assert report.swap_count > 0
+    assert not is_replaced(model)
+
+
 def test_a_prediction_that_needs_more_than_the_budget_is_named() -> None:
     x = np.zeros([256, 32, 32, 3], "float32")
     model, callback = conv_net(), lms_callback()

@@ -88,14 +88,6 @@ class BestFitAllocator:
         capacity: Bytes of the region.
         small_pool: Chunks at the region's start for small tensors. Chunks of fewer
             bytes than `below` are modelled as one, which counts as in use.
-
-    Example:
-        >>> allocator = BestFitAllocator(4096)
-        >>> a, b = allocator.allocate(1024), allocator.allocate(256)
-        >>> allocator.free(a)
-        >>> c = allocator.allocate(768)  # in a's chunk, of which 256 bytes are left
-        >>> allocator.in_use, allocator.peak
-        (1024, 1280)
     """
 
     def __init__(self, capacity: int, small_pool: SmallPool = NO_POOL) -> None:
@@ -220,14 +212,6 @@ class ByteCounter:
     Args:
         capacity: Bytes of the memory.
         small_pool: Chunks for small tensors, all of which count as in use.
-
-    Example:
-        >>> memory = ByteCounter(1024)
-        >>> a, b, c = (memory.allocate(256) for _ in range(3))
-        >>> memory.free(b)
-        >>> d = memory.allocate(512)  # a best fit would find two holes of 256 bytes
-        >>> memory.in_use
-        1024
     """
 
     def __init__(self, capacity: int, small_pool: SmallPool = NO_POOL) -> None:

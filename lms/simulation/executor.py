@@ -51,11 +51,6 @@ def collector_paused() -> Generator[None]:
     """Pause Python's garbage collector while planners make objects without cycles.
 
     Searches for cycles took a third of planning. The whole process pauses.
-
-    Example:
-        >>> with collector_paused():
-        ...     gc.isenabled()
-        False
     """
     enabled = gc.isenabled()
     gc.disable()

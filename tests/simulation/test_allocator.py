@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lms.simulation.allocator import BestFitAllocator, SmallPool
+from lms.simulation.allocator import BestFitAllocator, ByteCounter, SmallPool
 from tests.strategies import examples
 
 
@@ -46,6 +46,14 @@ def test_a_full_region_raises_memory_error() -> None:
     allocator.allocate(512)
     with pytest.raises(MemoryError, match="no free chunk of 256 bytes"):
         allocator.allocate(1)
+
+
+def test_a_counter_of_bytes_knows_no_fragments() -> None:
+    memory = ByteCounter(1024)
+    _, middle, _ = (memory.allocate(256) for _ in range(3))
+    memory.free(middle)
+    memory.allocate(512)  # a best fit would find two holes of 256 bytes
+    assert memory.in_use == 1024
 
 
 def test_fragments_that_only_together_suffice_do_not() -> None:

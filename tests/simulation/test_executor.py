@@ -1,5 +1,6 @@
 """The simulator of time: steps worked out by hand, then a second implementation."""
 
+import gc
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -13,7 +14,7 @@ from lms.ir.liveness import peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.machine.hardware import Costs, Hardware
 from lms.planning.candidates import movable
-from lms.simulation.executor import simulate
+from lms.simulation.executor import collector_paused, simulate
 from lms.simulation.timeline import Cause, Lane, Timeline, curve
 from tests.graphs import (
     SKIP,
@@ -230,3 +231,9 @@ def test_without_swaps_memory_is_that_of_liveness(graph: GraphView) -> None:
     timeline = simulate(graph, unplanned(graph), costs_of(graph), SLOW)
     assert timeline.device_peak == peak(graph)
     assert timeline.seconds == pytest.approx(len(graph.ops))
+
+
+def test_the_garbage_collector_rests_while_plans_are_made() -> None:
+    with collector_paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()

@@ -5,6 +5,7 @@
     ran out of memory  into 88, 94, 98 % of its predicted bytes, then of its budget
                        > recompute all ops, then no op > as "no plan fits", into 88 %
     sizes unknown      unplanned > guess the sizes > unplanned
+    plan not valid     recompute no op > as "no plan fits"
 
 A plan offloads tensors that the step makes; a rewrite changes the step itself. Ops are
 split first where one op needs most of the step's memory; else variables are offloaded
@@ -14,6 +15,7 @@ Where a step needs its whole budget, no plan fits into less. But a plan that rec
 other ops has its tensors at other addresses.
 """
 
+import logging
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -21,13 +23,15 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, product
 from typing import Any
 
-from lms.errors import BudgetError, LMSError
+from lms.errors import BudgetError, LMSError, PlanError
 from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep
 from lms.planning.settings import Settings
 from lms.units import Bytes, Seconds
 
 __all__ = ["NOTHING", "Attempt", "Offers", "Outcome", "Rewrites"]
 __all__ += ["count_plans", "first_plan", "last_failure", "next_attempt", "refusal"]
+
+_LOG = logging.getLogger("lms")
 
 # After an out of memory a step is replanned into 88, 94 or 98 % of its memory, the
 # first that gives another plan; at most 6 times in all.
@@ -136,14 +140,15 @@ def next_attempt(tried: Sequence[Outcome], settings: Settings) -> Attempt | None
     """Return what to try after at least one outcome; None where nothing is left."""
     first, *later = _since_failure(tried)
     ran_out, error = first.failure is not None, tried[-1].error
-    is_refusal = error is None or isinstance(error, BudgetError)
+    is_invalid = isinstance(error, PlanError) and settings.plan is None
+    is_refusal = error is None or is_invalid or isinstance(error, BudgetError)
     if not ran_out or (later and not first.attempt.planned):
         ladder = (_rewrite,)
     elif not first.attempt.planned:
         ladder = (_guess,)
     else:
         ladder = (_replan, _rewrite) if count_plans(tried) <= _TRIES else ()
-    for rung in ladder if is_refusal else ():
+    for rung in (_keep, *ladder) if is_refusal else ():
         if (attempt := rung(tried, settings)) is not None:
             return attempt
     had_plan = first.planned is not None and not first.planned.plan.is_empty
@@ -173,6 +178,9 @@ def first_plan(
             if planned.plan != before or attempt.rewrites is not _rewrites(failed):
                 return replace(found, planned=planned, seconds=seconds)
         except LMSError as error:
+            if isinstance(error, PlanError) and settings.plan is None:
+                said = "A plan is not valid, another is made: %s. Please report it."
+                _LOG.warning(said, error)
             # The frames of an error keep tensors alive.
             found = replace(found, error=error.with_traceback(None))
         tried.append(found)
@@ -193,9 +201,11 @@ def count_plans(tried: Sequence[Outcome]) -> int:
 def refusal(tried: Sequence[Outcome]) -> LMSError | None:
     """Return the refusal with the smallest least budget: rewrites can raise it.
 
-    An error that is no refusal, such as of a full host, comes before.
+    An error that is no refusal, such as of a full host, comes before, and a plan that
+    is not valid comes last.
     """
     errors = [each.error for each in _since_failure(tried) if each.error is not None]
+    errors = [e for e in errors if not isinstance(e, PlanError)] or errors
     if not errors or not isinstance(errors[-1], BudgetError):
         return errors[-1] if errors else None
     return min(errors, key=lambda error: getattr(error, "least_bytes", 0) or math.inf)
@@ -204,6 +214,15 @@ def refusal(tried: Sequence[Outcome]) -> LMSError | None:
 def _since_failure(tried: Sequence[Outcome]) -> Sequence[Outcome]:
     failed = [i for i, each in enumerate(tried) if each.failure is not None]
     return tried[failed[-1] if failed else 0 :]
+
+
+def _keep(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
+    """Plan without recomputation where the validator has refused a plan, once."""
+    last = tried[-1]
+    may_keep = settings.recompute is None and last.attempt.recompute is not False
+    if not (may_keep and isinstance(last.error, PlanError)):
+        return None
+    return replace(last.attempt, recompute=False)
 
 
 def _guess(tried: Sequence[Outcome], _: Settings) -> Attempt | None:

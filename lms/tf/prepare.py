@@ -18,7 +18,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from lms.errors import BudgetError, LMSError, OutOfMemoryError
+from lms.errors import (
+    BudgetError,
+    LMSError,
+    OutOfMemoryError,
+    PlanError,
+    UnsupportedError,
+)
 from lms.ir.liveness import with_late_writes
 from lms.machine.ranks import joined
 from lms.planning.candidates import check_scopes
@@ -240,6 +246,8 @@ class Captured:
             assert failed.planned is not None
             total, plans = failed.planned.budget.total, count_plans(tried)
             error = OutOfMemoryError(given_up(str(failed.failure), total, plans))
+        if isinstance(error, PlanError) and self.settings.plan is None:
+            error = UnsupportedError(f"Could not plan the step: {error}.")
         if is_refusal:
             said = advice(error, self.kind, self.step, self.settings, self.budget)
             error.args = (f"{error}{said}",)

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from lms import fit_in_memory
-from lms.errors import BudgetError, LMSError, PlanError
+from lms.errors import BudgetError, LMSError, PlanError, UnsupportedError
 from lms.fit import fitted as fit_module
 from lms.tf import building as stages
 from tests.room import above_what_is_held
@@ -168,12 +168,12 @@ def test_a_shape_that_is_not_understood_leaves_the_others_planned(
 
 
 @pytest.mark.parametrize(
-    "error", [PlanError("no way"), tf.errors.ResourceExhaustedError]
+    "error", [UnsupportedError("no way"), tf.errors.ResourceExhaustedError]
 )
 def test_a_step_that_cannot_be_built_runs_unplanned_unless_a_plan_is_asked_for(
     error: Any, batch: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    if not isinstance(error, PlanError):
+    if not isinstance(error, UnsupportedError):
         error = error(None, None, "OOM when allocating tensor")
     built, failures = stages.rebuild, [error]
 
@@ -193,6 +193,26 @@ def test_a_step_that_cannot_be_built_runs_unplanned_unless_a_plan_is_asked_for(
     step, weights = make_step()
     with pytest.raises(LMSError, match=r"no way|out of memory"):
         fit_in_memory(step, specs(1024), **knobs())(*batch)
+
+
+def test_a_plan_that_is_not_valid_is_followed_by_another(
+    batch: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    built, failures = stages.rebuild, [PlanError("no way")]
+
+    def failing(*args: Any, **known: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return built(*args, **known)
+
+    plain, weights = make_step()
+    expected = numbers(plain, batch, weights)
+    monkeypatch.setattr(stages, "rebuild", failing)
+    step, weights = make_step()
+    fitted = fit_in_memory(step, specs(1024), **knobs())
+    assert all(map(np.array_equal, numbers(fitted, batch, weights), expected))
+    assert failures == []
+    assert "runs as without LMS" not in caplog.text
 
 
 def test_what_fits_is_run_as_it_is(batch: list[Any]) -> None:

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from lms.errors import BudgetError, HostMemoryError, LMSError, UnsupportedError
+from lms.errors import (
+    BudgetError,
+    HostMemoryError,
+    LMSError,
+    PlanError,
+    UnsupportedError,
+)
+from lms.ir.plan import SwapPlan
 from lms.planning.problem import MemoryBudget
 from lms.planning.settings import Settings
 from lms.tf.attempts import NOTHING, Attempt, Offers, Outcome, first_plan, refusal
@@ -81,6 +88,7 @@ HEAVY = Offers(variables=MOVE, op_sizes=SPLIT, largest_op=LARGE)
 LESS = "704; 752; 784; 880; 940; 980"  # 88, 94 and 98 % of 800 and of 1000
 WAYS = "1000 recompute=True; 1000 recompute=False"
 OPEN_SIZE = UnsupportedError("open")
+INVALID = PlanError("'x' must be one that may be recomputed")
 UNPLANNED = ran_out("plain", planned=False)
 OPEN = Offers(is_open=True, variables=MOVE[:1])
 
@@ -137,6 +145,17 @@ ROWS = {
         f"{LESS}; {WAYS}; none", *("plain",) * 8, tried=ran_out("plain")
     ),
     "a full host ends it": row("704; none", HostMemoryError("full"), tried=ran_out()),
+    "a plan that is not valid is followed by others": row(
+        "1000; 1000 recompute=False; 1000 lists=loop; 1000 recompute=False",
+        *(INVALID, INVALID, INVALID, "B"),
+        offers=ALL,
+    ),
+    "a stored plan that is not valid is refused": row(
+        "1000; none", INVALID, offers=ALL, plan=SwapPlan(planner="budget", order=())
+    ),
+    "plans that are not valid leave the step unplanned": row(
+        "1000; 1000 recompute=False; unplanned", INVALID, INVALID
+    ),
     "what cannot be planned runs unplanned": row("1000; unplanned", OPEN_SIZE),
     "sizes are guessed when memory runs out": row(
         "1000 guess; 1000 move=slot; none", 1100, 1050, tried=UNPLANNED, offers=OPEN
@@ -160,4 +179,11 @@ def test_the_least_of_all_refusals_is_named() -> None:
     tried = list[Outcome]()
     offers = Offers(variables=MOVE[:1])
     first_plan(Step(offered=offers, answers=[1100, 1300]), tried, Settings())
+    assert getattr(refusal(tried), "least_bytes", 0) == 1100
+
+
+def test_a_refusal_comes_before_a_plan_that_is_not_valid() -> None:
+    tried = list[Outcome]()
+    step = Step(offered=Offers(variables=MOVE[:1]), answers=[1100, INVALID, INVALID])
+    first_plan(step, tried, Settings())
     assert getattr(refusal(tried), "least_bytes", 0) == 1100

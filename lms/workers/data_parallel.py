@@ -9,8 +9,8 @@ whose branch may differ between workers, and before clipping and accumulation. T
 model keeps nothing of this: its files do not depend on workers.
 
 Known weaknesses: the mean of the workers' losses is the joint batch's loss only where
-all batches are equally large. A worker whose epoch ends early, by a callback of its
-own or for want of data, ends the training of all after a minute.
+all batches are equally large. A worker that stops alone ends the training of all: at
+once after an epoch, after a minute within one, by a callback or for want of data.
 """
 
 import os
@@ -111,12 +111,12 @@ class DataParallel(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Restore the model; the chief waits, since all workers need its server."""
+        model: Any = self.model
+        if self._workers.size > 1:
+            model.make_train_function(force=True)  # `Averaging` puts all back
+            self._go_on("the end of training")
         if self._meetings:
             self._meetings.end()
-        if self._workers.size == 1:
-            return
-        model: Any = self.model
-        model.make_train_function(force=True)  # `Averaging` puts all back
         self._workers.gather("", "the end of training")
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -131,6 +131,8 @@ class DataParallel(keras.callbacks.Callback):
             own = {"first epoch": epoch}
             agree(self._workers, own, at="the first epoch", advice=advice)
             _take_chiefs(self._workers, self.model)
+        else:
+            self._go_on("another epoch")
         self._begun, self._steps = epoch, 0
 
     def on_train_batch_end(
@@ -158,6 +160,15 @@ class DataParallel(keras.callbacks.Callback):
         self._meet("the end of an epoch", _names_of_numbers(numbers))
         average_statistics(self._workers, self.model)
         _average_numbers(self._workers, numbers)
+
+    def _go_on(self, course: str) -> None:
+        """Check that all workers begin another epoch, or that all end."""
+        advice = (
+            "Let no callback stop one worker alone: give `EarlyStopping` to all, "
+            "behind `DataParallel`, which averages the metrics."
+        )
+        own = {"course after an epoch": course}
+        agree(self._workers, own, at="the next epoch", advice=advice)
 
     def _meet(self, place: str, names: list[str]) -> None:
         """Check that all workers reach this place; wait a minute in an early end."""

@@ -101,6 +101,8 @@ def numbers(workers: Workers) -> dict[str, Any]:
             "order": refused([*reversed(half)]),
             "validation": refused(more=validated),
             "epoch": refused(more={"initial_epoch": workers.rank}),
+            "chief stops": refused([*half, Stopping(if_is=workers.is_chief)]),
+            "other stops": refused([*plain, Stopping(if_is=not workers.is_chief)]),
         },
         "after": _fit(model(), workers, plain),
     }
@@ -213,6 +215,18 @@ def _data(workers: Workers, *, joint: bool = False) -> tuple[Any, Any]:
     own = x if joint else x[:, workers.rank]
     own = own.reshape(-1, 24, 24, 3)
     return own, own.mean((1, 2, 3))[:, None]
+
+
+class Stopping(keras.callbacks.Callback):
+    """Stops one worker after an epoch, as `EarlyStopping` on one worker does."""
+
+    def __init__(self, *, if_is: bool) -> None:
+        super().__init__()
+        self._stops = if_is
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        model: Any = self.model
+        model.stop_training = self._stops
 
 
 def _fit(  # noqa: PLR0913 - ways to train

@@ -26,12 +26,7 @@ _IN_NOOK = -1  # address of each tensor in pool chunks that are modelled as one
 
 
 def rounded_up(size: int) -> int:
-    """Round a tensor's bytes up to a whole chunk.
-
-    Example:
-        >>> rounded_up(4), rounded_up(257)
-        (256, 512)
-    """
+    """Round a tensor's bytes up to a whole chunk."""
     return -(-size // _ALIGNMENT) * _ALIGNMENT or _ALIGNMENT
 
 
@@ -50,10 +45,6 @@ class SmallPool:
         below: Tensors of fewer bytes always find a chunk, in any order.
         holes: Bytes of free fragments before the pool, for any tensor. The pool lies in
             the smallest one that holds it all, or else behind them.
-
-    Example:
-        >>> SmallPool(sizes=(512, 256), below=1024).bytes  # and two chunks in use
-        1280
     """
 
     sizes: tuple[int, ...] = ()
@@ -67,14 +58,7 @@ class SmallPool:
 
     @property
     def spacer(self) -> int:
-        """Bytes of the smallest chunk that is large, and larger than all in the pool.
-
-        Example:
-            >>> SmallPool(sizes=(256,), below=512).spacer
-            512
-            >>> SmallPool(sizes=(512,), below=300).spacer  # 300 bytes take 512, too
-            768
-        """
+        """Bytes of the least chunk that is large, and larger than all in the pool."""
         return rounded_up(max((self.below, *(size + 1 for size in self.sizes))))
 
 

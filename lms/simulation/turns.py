@@ -51,10 +51,6 @@ class Turn:
 
         Best fit takes the smallest hole that is large enough. So of equal chunks the
         first one takes the smallest hole.
-
-        Example:
-            >>> Turn(op="a", takes=[(-1, 256), (0, 512), (1, 512)]).holes
-            {-1: 256, 0: 512, 1: 768}
         """
         found, before = dict[int, Bytes](), 0
         for key, size in sorted(self.takes, key=lambda chunk: chunk[1]):

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lms.simulation.allocator import BestFitAllocator, ByteCounter, SmallPool
+from lms.simulation.allocator import (
+    BestFitAllocator,
+    ByteCounter,
+    SmallPool,
+    rounded_up,
+)
 from tests.strategies import examples
 
 
@@ -46,6 +51,14 @@ def test_a_full_region_raises_memory_error() -> None:
     allocator.allocate(512)
     with pytest.raises(MemoryError, match="no free chunk of 256 bytes"):
         allocator.allocate(1)
+
+
+def test_a_nook_has_room_for_its_chunks_and_spacers_are_larger_than_all() -> None:
+    pool = SmallPool(sizes=(512, 256), below=1024)  # and two chunks in use
+    assert pool.bytes == 1280
+    assert SmallPool(sizes=(256,), below=512).spacer == 512
+    assert SmallPool(sizes=(512,), below=300).spacer == 768  # 300 bytes take 512, too
+    assert [rounded_up(size) for size in (4, 257)] == [256, 512]
 
 
 def test_a_counter_of_bytes_knows_no_fragments() -> None:

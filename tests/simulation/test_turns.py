@@ -1,7 +1,7 @@
 """Turns, worked out by hand: who takes which chunks, and in which order."""
 
 from lms.ir.graph import GraphView
-from lms.simulation.turns import Span, bytes_apart, find_turns, spans
+from lms.simulation.turns import Span, Turn, bytes_apart, find_turns, spans
 from tests.graphs import graph_of, make_op, one_swap, unplanned
 
 # a (1024) is read by b and, after c (2048), by d, which takes scratch.
@@ -30,6 +30,11 @@ def test_a_swap_in_has_a_turn_of_its_own_before_the_op_that_it_starts_beside() -
     assert (size, list(copy.gives)) == (1024, [])
     assert key in op.gives
     assert [size for _, size in op.takes] == [512, 1536]
+
+
+def test_no_two_holes_of_a_turn_are_equally_large() -> None:
+    turn = Turn(op="a", takes=[(-1, 256), (0, 512), (1, 512)])
+    assert turn.holes == {-1: 256, 0: 512, 1: 768}
 
 
 def test_scratch_is_taken_and_given_by_its_op_as_it_is_asked_for() -> None:

@@ -61,10 +61,6 @@ class Hardware:
         float16_flops: `flops` of float16; 0 where it is as fast as float32.
         bfloat16_flops: `flops` of bfloat16; 0 where it is as fast as float32.
         source: Where the numbers come from.
-
-    Example:
-        >>> PRESETS["v100-pcie"].copy_seconds(12_000_000_000, to_device=True)
-        1.00008
     """
 
     name: str
@@ -87,13 +83,7 @@ class Hardware:
         check_numbers(self, others, "at least 0", advice, zero=True)
 
     def rate_of(self, dtype: str) -> float:
-        """Return the floating-point operations per second of an element type.
-
-        Example:
-            >>> card = PRESETS["v100-pcie"]
-            >>> [card.rate_of(name) / 1e12 for name in ("float32", "float16")]
-            [14.0, 112.0]
-        """
+        """Return the floating-point operations per second of an element type."""
         known = {"float16": self.float16_flops, "bfloat16": self.bfloat16_flops}
         return known.get(dtype) or self.flops
 
@@ -196,14 +186,7 @@ class Costs:
 
 
 def roofline(graph: GraphView, hardware: Hardware) -> Costs:
-    """Estimate costs by a roofline, without running anything.
-
-    Example:
-        >>> from lms.ir.graph import Tensor
-        >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=9 * 10**8),))
-        >>> roofline(GraphView(ops=(a,)), PRESETS["v100-pcie"]).of("a")
-        0.001
-    """
+    """Estimate costs by a roofline, without running anything."""
     seconds = {
         op.name: max(
             op.flops / hardware.rate_of(op.outputs[0].dtype if op.outputs else ""),

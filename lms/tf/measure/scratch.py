@@ -125,19 +125,7 @@ def measure_scratch(
 
 
 def workspace_limit(graph: GraphView, room: Bytes) -> int:
-    """The limit for a step in `room` bytes: whole MiB that one convolution may take.
-
-    Example:
-        >>> from lms.ir.graph import Op, Tensor
-        >>> def made(name, size, *inputs, **more):
-        ...     out = (Tensor(name=f"{name}:0", size=size * MIB),)
-        ...     return Op(name=name, inputs=inputs, outputs=out, **more)
-        >>> x, w = made("x", 40, type="Relu"), made("w", 10, type="Relu")
-        >>> y = made("y", 40, "x:0", "w:0", type="Conv3D", flops=8)
-        >>> graph = GraphView(ops=(x, w, y))  # 90 MiB of tensors, 100 of copies
-        >>> [workspace_limit(graph, room * MIB) for room in (1000, 200, 120)]
-        [250, 101, 30]
-    """
+    """The limit for a step in `room` bytes: whole MiB that one convolution may take."""
     needs = [*_needs(graph)]
     left = [room - own for copies, own in needs if copies + own > room]
     if left:  # their kernels must not exceed `room`

@@ -10,7 +10,9 @@ import tensorflow as tf
 from lms.tf.measure import op_costs
 from lms.tf.measure.bench import Bench, measurements_of
 from lms.tf.measure.devices import find_device
+from lms.tf.measure.scratch import workspace_limit
 from lms.units import GIB, KIB, MIB
+from tests.graphs import graph_of, make_op
 from tests.tf.steps import specialised
 from tests.tf.worker import Worker
 
@@ -146,3 +148,11 @@ def test_no_value_is_lost_whatever_its_type_and_where_there_is_no_room(
     # Four share one buffer of zeros; there is no room for four.
     found = worker.ask("tests.tf.memory_trials:settle_all_kinds", memory="24MiB")
     assert found == {"changed": [], "kept": True}
+
+
+def test_convolutions_may_take_what_a_step_leaves_them() -> None:
+    large = make_op("y", 40 * MIB, "x", "w", type="Conv3D", flops=8)
+    graph = graph_of(make_op("x", 40 * MIB), make_op("w", 10 * MIB), large)
+    # 90 MiB of tensors, 100 of copies
+    limits = [workspace_limit(graph, room * MIB) for room in (1000, 200, 120)]
+    assert limits == [250, 101, 30]

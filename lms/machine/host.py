@@ -44,12 +44,7 @@ _PARENT, _PR_SET_PDEATHSIG, _NICEST = "LMS_BESIDE", 1, 19
 
 
 def pinned_limit(environ: Mapping[str, str] = os.environ) -> Bytes:
-    """Return the bytes that TensorFlow may pin: by the variable, else its own limit.
-
-    Example:
-        >>> pinned_limit({}) // GIB, pinned_limit({PINNED_VARIABLE: "2048"}) // GIB
-        (128, 2)
-    """
+    """Return the bytes that TensorFlow may pin: by the variable, else its own limit."""
     written = environ.get(PINNED_VARIABLE, "")
     return int(written) * MIB if is_number(written) else _MOST
 
@@ -60,12 +55,7 @@ def is_number(written: str) -> bool:
 
 
 def swappable(free: Bytes, limit: Bytes) -> Bytes:
-    """Return the bytes of the host's `free` memory for swapped tensors, below `limit`.
-
-    Example:
-        >>> swappable(64 * GIB, 128 * GIB) / GIB, swappable(64 * GIB, 8 * GIB) / GIB
-        (60.0, 8.0)
-    """
+    """Return the bytes of `free` host memory for swapped tensors, below `limit`."""
     return min(limit, free - free // _MARGIN - free // _NOTES)
 
 
@@ -95,11 +85,6 @@ class Beside:
     Args:
         function: A function of a module.
         arguments: What the function gets, as `pickle` can write it.
-
-    Example:
-        >>> import math
-        >>> Beside(math.hypot, 3.0, 4.0).wait()
-        5.0
     """
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:

@@ -448,8 +448,8 @@ class FittedFunction:
         key = self._key(traced, inputs)
         step = self._steps.get(key)
         if step is None:
-            refused = refused_in_words("plan a step")
-            with PREPARING, self._unknown_in_words(), refused, self._shown():
+            refused, quiet = refused_in_words("plan a step"), compat.errors_alone()
+            with PREPARING, self._unknown_in_words(), refused, quiet, self._shown():
                 if key not in self._steps:  # another thread may have come first
                     settings = self.settings
                     if self._steps or self._kind not in ("train", "step"):

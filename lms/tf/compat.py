@@ -7,6 +7,8 @@ import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
+from pathlib import Path
+from threading import Lock
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -89,13 +91,45 @@ _ALIGNMENT = 64  # bytes; Eigen's, with AVX-512
 _MARKER = "lms_end_of_collection"
 
 
-def device_name(short: str) -> str:
-    """Full name of a device of this process, as in placed ops.
+# absl::MinLogLevel and absl::SetMinLogLevel, of the absl that TensorFlow 2.21 has:
+# TF_CPP_MIN_LOG_LEVEL is read once. Errors have level 2.
+_LEVEL = "_ZN4absl12lts_2025081411MinLogLevelEv"
+_SET_LEVEL = "_ZN4absl12lts_2025081414SetMinLogLevelENS0_18LogSeverityAtLeastE"
+_ERRORS, _LOGGING, _levels = 2, Lock(), list[int]()  # before each open context
 
-    Example:
-        >>> device_name("CPU:0")
-        '/job:localhost/replica:0/task:0/device:CPU:0'
+
+@contextmanager
+def errors_alone() -> Iterator[None]:
+    """Within the context, let TensorFlow's C++ log errors alone.
+
+    Its allocator logs each chunk where memory runs out, also if lms goes on. A version
+    of TensorFlow with another absl logs all.
     """
+    framework = _framework()
+    if not (hasattr(framework, _LEVEL) and hasattr(framework, _SET_LEVEL)):
+        yield
+        return
+    level, set_level = framework[_LEVEL], framework[_SET_LEVEL]
+    with _LOGGING:
+        _levels.append(level())
+        set_level(max(_levels[0], _ERRORS))
+    try:
+        yield
+    finally:
+        with _LOGGING:
+            before = _levels.pop()
+            if not _levels:
+                set_level(before)
+
+
+@cache
+def _framework() -> ctypes.CDLL:
+    found = Path(tf.sysconfig.get_lib()).glob("libtensorflow_framework.*")
+    return ctypes.CDLL(next(map(str, found), None))
+
+
+def device_name(short: str) -> str:
+    """Full name of a device of this process, as in placed ops."""
     return f"{_eager_context().host_address_space()}/device:{short}"
 
 

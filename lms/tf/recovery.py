@@ -19,6 +19,7 @@ import logging
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
@@ -33,7 +34,7 @@ from lms.planning.plan_step import plan_step
 from lms.planning.problem import UNLIMITED
 from lms.planning.select import plan_at_length
 from lms.report.step import StepReport, StepTimeline
-from lms.tf import failures
+from lms.tf import compat, failures
 from lms.tf.attempts import Outcome
 from lms.tf.measure.arena import Arena
 from lms.tf.measure.devices import Device
@@ -180,8 +181,10 @@ class PreparedStep:
             values = self._values() if kept else []
             kept = kept and self.is_kept
             self.commit_flag.begun = not (kept and self.can_repeat)
+            is_caught = self.can_be_planned or self.held_back is not None
             try:
-                result = self._call(inputs)
+                with compat.errors_alone() if is_caught else nullcontext():
+                    result = self._call(inputs)
             except _Moved:
                 raise
             except BaseException as error:

@@ -37,6 +37,21 @@ def test_gpu_options_reach_the_runtime(worker: Worker) -> None:
     assert found == {"compatible": True, "timestamped": True, "pending": 3}
 
 
+def test_the_allocator_lists_no_chunks_of_a_failure_that_is_caught(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def run_out() -> str:
+        with pytest.raises(tf.errors.ResourceExhaustedError), tf.device("GPU:0"):
+            tf.zeros([1 << 40])
+        return capfd.readouterr().err
+
+    with compat.errors_alone():
+        with compat.errors_alone():
+            assert "memory" not in run_out()
+        assert "memory" not in run_out()
+    assert "ran out of memory" in run_out()
+
+
 def test_a_built_function_has_its_nodes_devices() -> None:
     host = compat.device_name("CPU:0")
     places = {"there": host, "near": "/device:CPU:0", "anywhere": ""}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from threading import RLock
+from traceback import clear_frames
 from typing import Any, TypeAlias, Unpack
 
 from lms.errors import LMSError, UnsupportedError, WorkersError
@@ -321,6 +322,9 @@ class FittedFunction:
         """Turn errors that nobody foresaw into refusals, unless a knob is wrong."""
         try:
             yield
+        except KeyboardInterrupt as error:  # a notebook keeps its frames, and tensors
+            clear_frames(error.__traceback__)
+            raise
         except Exception as error:
             known = isinstance(error, LMSError) or self.settings.filters != Filters()
             if known or self.settings.asks_for_a_plan:

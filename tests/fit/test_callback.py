@@ -9,6 +9,7 @@ import logging
 import pickle
 import re
 import traceback
+import weakref
 import zipfile
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
@@ -25,6 +26,7 @@ from keras import layers
 from lms import LMSCallback
 from lms.errors import BudgetError, HostMemoryError, UnsupportedError
 from lms.ir.plan import SwapPlan
+from lms.tf import prepare
 from lms.tf.measure import free_memory
 from tests.models import SILENT, conv_net
 from tests.room import above_what_is_held
@@ -387,6 +389,26 @@ def test_a_saved_model_knows_nothing_of_it(
         for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
             np.testing.assert_array_equal(one, other)
         again.fit(**data)
+
+
+def test_an_interrupt_while_a_step_is_planned_gives_its_memory_back(
+    model: Any, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[weakref.ref[Any]] = []
+
+    def interrupted(*_: Any) -> None:
+        measured = tf.zeros([1 << 20])
+        held.append(weakref.ref(measured))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepare, "first_plan", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        model.fit(**data, callbacks=[lms_callback()])
+    gc.collect()
+    assert held[0]() is None
+    assert caught.traceback  # a notebook keeps it as the last one
+    monkeypatch.undo()
+    model.fit(**data, callbacks=[lms_callback()])
 
 
 @pytest.mark.slow

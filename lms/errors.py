@@ -37,6 +37,7 @@ class BudgetError(LMSError, ValueError):
         least_bytes: int | None = None,
     ) -> None:
         super().__init__(message)
+        self.is_certain = False  # plain TensorFlow runs out of memory, too
         self.op_name = op_name
         self.least_bytes = least_bytes
 

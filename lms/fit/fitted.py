@@ -310,7 +310,8 @@ class FittedFunction:
             yield
         except LMSError as error:
             # Other workers may go on with a plan.
-            if self.settings.asks_for_a_plan or isinstance(error, WorkersError):
+            is_end = isinstance(error, WorkersError) or vars(error).get("is_certain")
+            if self.settings.asks_for_a_plan or is_end:
                 raise
             if not self._given_up:
                 said = "The %s step cannot be planned and runs as without LMS: %s"

@@ -9,6 +9,7 @@ other stages are repeated with a smaller budget.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +26,7 @@ from lms.errors import (
     PlanError,
     UnsupportedError,
 )
-from lms.ir.liveness import with_late_writes
+from lms.ir.liveness import with_late_writes, working_sets
 from lms.machine.ranks import joined
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import plan_step, without_plan
@@ -74,6 +75,9 @@ from lms.units import Seconds, format_bytes
 __all__ = ["Captured", "capture", "prepare"]
 
 _LOG = logging.getLogger("lms")
+
+# What rewrites append to the name of a layer's op.
+_PART = re.compile(r"(/lms_\w+)+(?=')")
 
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
@@ -161,7 +165,9 @@ class Captured:
             handles = self.on_host.handles
             HostVariables.of(self.step.variables, handles).come_back()
             error = self.refusal(tried)
-            if found is None:
+            if isinstance(error, BudgetError):
+                error.is_certain = self._never_fits()
+            if found is None or getattr(error, "is_certain", False):
                 raise error
             prepared = self._without_plan(error, found.attempt)
         before = [Outcome(attempt=e.attempt, failure=e.failure) for e in tried]
@@ -250,8 +256,23 @@ class Captured:
             error = UnsupportedError(f"Could not plan the step: {error}.")
         if is_refusal:
             said = advice(error, self.kind, self.step, self.settings, self.budget)
-            error.args = (f"{error}{said}",)
+            error.args = (f"{_PART.sub('', str(error))}{said}",)
         return error
+
+    def _never_fits(self) -> bool:
+        """Tell whether an op of known sizes exceeds the device in TensorFlow's step."""
+        own, limit = self.step.own or self.step, self.device.limit
+        if limit is None or own.guessed:
+            return False
+        unsure = [op for op in own.graph.ops if op.varies or op.fixed]
+        made = {tensor.name for op in unsure for tensor in op.outputs}
+        each = zip(own.graph.ops, working_sets(own.graph), strict=True)
+        sure = (
+            size - op.scratch
+            for op, size in each
+            if not (op.varies or op.fixed) and made.isdisjoint(op.inputs)
+        )
+        return own.held_bytes + max(sure, default=0) > limit
 
     def _without_plan(self, held_back: LMSError, attempt: Attempt) -> PreparedStep:
         """Build the unplanned step; `held_back` is raised if memory runs out."""

@@ -412,6 +412,17 @@ def test_an_interrupt_while_a_step_is_planned_gives_its_memory_back(
 
 
 @pytest.mark.slow
+def test_an_op_that_is_larger_than_the_card_is_refused_before_a_step_runs(
+    worker: Worker,
+) -> None:
+    found = worker.ask("tests.tf.trials:larger_than_the_card", memory="40MiB")
+    assert "the device's memory must be at least" in found["error"]
+    assert "/lms_" not in found["error"]
+    assert found["ran"] == []
+    assert "runs as without LMS" not in found["said"]
+
+
+@pytest.mark.slow
 def test_no_more_memory_is_left_behind_than_by_keras(worker: Worker) -> None:
     plain = worker.ask("tests.tf.trials:left_behind", memory="1GiB", budget=None)
     planned = worker.ask("tests.tf.trials:left_behind", memory="1GiB", budget="3MiB")

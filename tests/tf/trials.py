@@ -16,15 +16,16 @@ import numpy as np
 import tensorflow as tf
 
 from lms import LMSCallback, fit_in_memory
-from lms.errors import UnsupportedError
+from lms.errors import BudgetError, UnsupportedError
 from lms.ir.plan import SwapPlan
 from lms.storage.cache import VARIABLE
 from lms.tf.measure.bench import Bench
+from lms.tf.recovery import PreparedStep
 from tests.models import CASES, SILENT, conv_net, pooled_net
 from tests.tf.training import different, memory, numbers_of, planned_tightly, train
 
 __all__ = ["fit_by_another_strategy", "fit_in_threads", "fit_on_two_replicas"]
-__all__ += ["fit_recurrent", "left_behind"]
+__all__ += ["fit_recurrent", "larger_than_the_card", "left_behind"]
 __all__ += ["same_numbers", "second_batch_size", "train_with_cache", "without_a_gpu"]
 
 
@@ -116,6 +117,27 @@ def _train_and_forget(budget: str | None) -> tuple[dict[str, Any], int]:
     if callbacks:
         things["callback"] = weakref.ref(callbacks[0])
     return things, sum(r.swap_count for c in callbacks for r in c.report)
+
+
+def larger_than_the_card() -> dict[str, Any]:
+    """Fit where one op needs more than the card; return what is said, and whether."""
+    said, ran = io.StringIO(), list[int]()
+    logging.getLogger("lms").addHandler(logging.StreamHandler(said))
+    model = keras.Sequential([keras.Input((64, 64, 3)), keras.layers.Conv2D(64, 3)])
+    model.compile("adam", "mse", jit_compile=False)  # pyright: ignore[reportArgumentType]
+    x, y = np.ones((32, 64, 64, 3), "float32"), np.ones((32, 62, 62, 64), "float32")
+    note = keras.callbacks.LambdaCallback(on_train_batch_end=lambda i, _: ran.append(i))
+    own = PreparedStep.run
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, PreparedStep, "run", own)
+        PreparedStep.run = lambda *_: ran.append(-1)  # pyright: ignore[reportAttributeAccessIssue]
+        try:
+            callbacks = [LMSCallback(verbose=0, slices="none"), note]
+            model.fit(x, y, batch_size=32, verbose=SILENT, callbacks=callbacks)
+            error = ""
+        except BudgetError as refused:
+            error = str(refused)
+    return {"error": error, "ran": ran, "said": said.getvalue()}
 
 
 def without_a_gpu() -> dict[str, Any]:

@@ -91,8 +91,7 @@ _ALIGNMENT = 64  # bytes; Eigen's, with AVX-512
 _MARKER = "lms_end_of_collection"
 
 
-# absl::MinLogLevel and absl::SetMinLogLevel, of the absl that TensorFlow 2.21 has:
-# TF_CPP_MIN_LOG_LEVEL is read once. Errors have level 2.
+# Functions of TensorFlow 2.21's absl: TF_CPP_MIN_LOG_LEVEL is read once.
 _LEVEL = "_ZN4absl12lts_2025081411MinLogLevelEv"
 _SET_LEVEL = "_ZN4absl12lts_2025081414SetMinLogLevelENS0_18LogSeverityAtLeastE"
 _ERRORS, _LOGGING, _levels = 2, Lock(), list[int]()  # before each open context
@@ -105,11 +104,10 @@ def errors_alone() -> Iterator[None]:
     Its allocator logs each chunk where memory runs out, also if lms goes on. A version
     of TensorFlow with another absl logs all.
     """
-    framework = _framework()
-    if not (hasattr(framework, _LEVEL) and hasattr(framework, _SET_LEVEL)):
+    level, set_level = (getattr(_framework(), n, None) for n in (_LEVEL, _SET_LEVEL))
+    if level is None or set_level is None:
         yield
         return
-    level, set_level = framework[_LEVEL], framework[_SET_LEVEL]
     with _LOGGING:
         _levels.append(level())
         set_level(max(_levels[0], _ERRORS))

@@ -15,6 +15,7 @@ from lms.emulation.counters import counter
 from lms.errors import HostMemoryError
 from lms.tf import compat
 from lms.tf.capture.keras_step import iterator_of, step_of
+from lms.tf.capture.ops import RESERVES
 from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.lowering import refuse_guesses, specialise
 from lms.tf.measure import bench, scratch
@@ -43,7 +44,7 @@ __all__ += [
     "runs_before_planning",
     "scratch_in_little_room",
 ]
-__all__ += ["whose_steps"]
+__all__ += ["reserve_of_recurrent_layers", "whose_steps"]
 
 
 def link_rates() -> list[float]:
@@ -398,3 +399,17 @@ def copies_in_the_step(*, by_rows: bool) -> dict[str, Any]:
         "replans": made.report[0].replans,
         "wrote": not np.array_equal(written, weights.numpy()),
     }
+
+
+def reserve_of_recurrent_layers(batch: int) -> dict[str, bool]:
+    """Tell by the op's type if the reserve space of a masked LSTM was measured."""
+    layers = keras.layers
+    masked = [keras.Input((32,)), layers.Embedding(9, 64, mask_zero=True)]
+    model: Any = keras.Sequential([*masked, layers.LSTM(64)])
+    model.compile("sgd", "mse", jit_compile=False)
+    specs = [tf.TensorSpec([batch, 32]), tf.TensorSpec([batch, 64])]
+    traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
+    device = find_device()
+    step = specialise(traced, input_specs(traced), device=device.full_name)
+    graph = with_measured_scratch(step, device).graph
+    return {op.type: not op.varies for op in graph.ops if op.type in RESERVES}

@@ -82,7 +82,11 @@ class LoneOp:
                 if tensor.dtype in OPAQUE:
                     return None
                 producer = graph.by_name[op_of(full)]
-                if producer.type in ("Shape", "ShapeN"):
+                if name == op.name and op.type in RESERVES and i == _LENGTHS:
+                    constant = _full_lengths(kept[name], graph.tensors[op.inputs[0]])
+                    kept[constant.name] = constant
+                    kept[name].input[i] = constant.name
+                elif producer.type in ("Shape", "ShapeN"):
                     constant = _shape_constant(graph, producer, full)
                     kept[constant.name] = constant
                     kept[name].input[i] = constant.name
@@ -157,9 +161,9 @@ class LoneOp:
                 others[i] = compat.constant(other.name, sizes, dtype, other.device)
         if layer and len(node.input) > _LENGTHS:
             lengths = [kept] * largest[1 - axis]
-            node = compat.copied(node)
-            node.input[_LENGTHS] = "lengths"
-            others.append(compat.constant("lengths", lengths, tf.int32))
+            name = node.input[_LENGTHS]
+            others = [other for other in others if other.name != name]
+            others.append(compat.constant(name, lengths, tf.int32))
         first = replace(
             self,
             moved=math.ceil(self.moved * kept / rows),
@@ -314,6 +318,13 @@ def _shape_constant(graph: GraphView, producer: Op, full: str) -> compat.NodeDef
     name = full.replace(":", "_") + "_value"
     made = graph.tensors[full]
     return compat.constant(name, shape, tf.as_dtype(made.dtype))
+
+
+def _full_lengths(node: compat.NodeDef, read: Tensor) -> compat.NodeDef:
+    """Make a cuDNN layer's lengths of sequences, all as long as its input."""
+    is_major = compat.attribute(node, "time_major").b
+    steps, batch = read.shape[:2] if is_major else read.shape[1::-1]
+    return compat.constant(f"{node.name}_lengths", [steps] * batch, tf.int32)
 
 
 def _is_channels_first(node: compat.NodeDef) -> bool:

@@ -78,15 +78,6 @@ def with_received(
     """Return ops in which tensors received from ops `elsewhere` have bytes.
 
     `cards` names the ops of other cards.
-
-    Example:
-        >>> from lms.ir.graph import Tensor
-        >>> w = Tensor(name="w:0", size=0, shape=(3, 2))
-        >>> read = Op(name="w", type="ReadVariableOp", outputs=(w,), persistent=True)
-        >>> add = Op(name="add", type="Neg", inputs=("w:0",))
-        >>> made, _ = with_received([read, add], {"w"})
-        >>> made.outputs[0].size, made.persistent
-        (24, False)
     """
     free = [op for op in ops if not op.fixed]
     read = {name for op in free if op.name not in elsewhere for name in op.inputs}

@@ -121,6 +121,14 @@ def test_gradients_of_recurrent_layers_need_what_the_layers_need(
     assert found == {"CudnnRNNV3": 5 << 20, "CudnnRNNBackpropV3": 5 << 20}
 
 
+@pytest.mark.parametrize("batch", [8, 512])
+def test_what_masked_recurrent_layers_reserve_is_measured_in_any_batch(
+    worker: Worker, batch: int
+) -> None:
+    trial = f"{_TRIALS}:reserve_of_recurrent_layers"
+    assert worker.ask(trial, memory="512MiB", batch=batch) == {"CudnnRNNV3": True}
+
+
 def test_chunks_are_split_and_what_constants_make_is_kept(worker: Worker) -> None:
     found = worker.ask(f"{_TRIALS}:memory_of_chunks", memory="64MiB")
     assert found["split"] == 2 << 20

@@ -22,6 +22,7 @@ def test_only_what_the_device_reads_counts() -> None:
     ops = [op("near"), op("far"), op("kept", "far"), op("handle", dtype="resource")]
     ops.append(Op(name="reader", type="T", inputs=("near:0", "handle:0")))
     found = with_received(ops, {"near", "far", "kept", "handle"})
+    assert not found[0].persistent
     assert {o.name: [t.size for t in o.outputs] for o in found} == {
         "near": [64],
         "far": [0],

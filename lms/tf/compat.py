@@ -317,11 +317,6 @@ def host_tensor(array: Any) -> Any:
     Args:
         array: Not to be written to afterwards; copied within NumPy's memory if it is
             not aligned.
-
-    Example:
-        >>> array = aligned(np.ones([2, 3], np.float32))
-        >>> address_of(host_tensor(array)) == array.ctypes.data
-        True
     """
     own = array if array.dtype == object else aligned(array)  # text has no such memory
     return _ops.EagerTensor(own, device_name("CPU:0"), None)
@@ -386,11 +381,6 @@ def attribute(node: NodeDef, key: str) -> AttrValue:
 
     `node.attr[key]` would add an empty attribute, and TensorFlow refuses to import a
     node with one.
-
-    Example:
-        >>> node = NodeDef(name="call", op="PartitionedCall")
-        >>> attribute(node, "_XlaMustCompile").b, dict(node.attr)
-        (False, {})
     """
     return node.attr[key] if key in node.attr else AttrValue()
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -35,6 +36,17 @@ def test_gpu_options_reach_the_runtime(worker: Worker) -> None:
     found = worker.ask("tests.tf.test_compat:gpu_options", memory=None)
     assert "no_such_option" in found.pop("refused")
     assert found == {"compatible": True, "timestamped": True, "pending": 3}
+
+
+def test_an_array_that_is_aligned_becomes_a_tensor_without_a_copy() -> None:
+    array = compat.aligned(np.ones([2, 3], np.float32))
+    assert compat.address_of(compat.host_tensor(array)) == array.ctypes.data
+
+
+def test_an_attribute_that_is_asked_for_is_not_made() -> None:
+    node = compat.NodeDef(name="call", op="PartitionedCall")
+    assert not compat.attribute(node, "_XlaMustCompile").b
+    assert dict(node.attr) == {}
 
 
 def test_the_allocator_lists_no_chunks_of_a_failure_that_is_caught(

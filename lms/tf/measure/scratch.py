@@ -278,12 +278,7 @@ def _chunks(
 
 
 def _asks(chunks: Sequence[tuple[int, Bytes]]) -> tuple[tuple[int, ...], Bytes]:
-    """Return (`Op.asks`, the most bytes at once beside chunks that stay).
-
-    Example:
-        >>> _asks([(1, 512), (2, 256), (1, -512), (1, 768), (2, -256)])
-        ((512, 256, -1, 0), 256)
-    """
+    """Return (`Op.asks`, the most bytes at once beside chunks that stay)."""
     last = {address: place for place, (address, _) in enumerate(chunks)}
     asks, numbers, now, most = list[int](), dict[int, int](), 0, 0
     for place, (address, size) in enumerate(chunks):

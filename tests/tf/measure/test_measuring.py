@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from lms.tf.measure import op_costs
+from lms.tf.measure import op_costs, scratch
 from lms.tf.measure.bench import Bench, measurements_of
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.scratch import workspace_limit
@@ -156,3 +156,8 @@ def test_convolutions_may_take_what_a_step_leaves_them() -> None:
     # 90 MiB of tensors, 100 of copies
     limits = [workspace_limit(graph, room * MIB) for room in (1000, 200, 120)]
     assert limits == [250, 101, 30]
+
+
+def test_what_an_op_asks_for_ends_before_its_output() -> None:
+    chunks = [(1, 512), (2, 256), (1, -512), (1, 768), (2, -256)]
+    assert scratch._asks(chunks) == ((512, 256, -1, 0), 256)

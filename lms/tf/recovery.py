@@ -68,6 +68,9 @@ _SEARCHES, _BEGINS = WeakSet[Beside](), Lock()
 # A step is sealed anew at most 3 times, in memory that others have changed.
 _MOVES = 3
 
+# Ends the error of a step of unknown sizes that ran out of memory.
+_NO = " The step ran out of memory, and no plan by guessed sizes fits."
+
 # Undo copies are kept in the first 3 calls of an unplanned step.
 _WATCHED = 3
 
@@ -493,10 +496,17 @@ def run_recovering(
         except LMSError as error:  # ops of an unplanned step may run in another order
             if step.held_back is None:
                 raise
-            error.__traceback__ = None
-            is_named = isinstance(step.held_back, BudgetError)  # names the least budget
-            tried = (part.tried[-1] for part in step.parts if part.tried)
-            if any(each.error is not None for each in tried) and not is_named:
-                step.held_back = error
+            step.held_back = _reason(step, step.held_back, error.with_traceback(None))
             continue
         replaced(step)
+
+
+def _reason(step: PreparedStep, before: LMSError, error: LMSError) -> LMSError:
+    """Return why a step that ran out cannot be planned, of two errors."""
+    tried = [part.tried[-1] for part in step.parts if part.tried]
+    if any(each.attempt.rewrites.guesses for each in tried):  # guesses are no least
+        before.args = (f"{str(before).removesuffix(_NO)}{_NO}",)
+        return before
+    is_named = isinstance(before, BudgetError)  # names the least budget
+    is_refused = any(each.error is not None for each in tried)
+    return error if is_refused and not is_named else before

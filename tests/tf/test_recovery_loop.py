@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from lms import fit_in_memory
-from lms.errors import OutOfMemoryError, UnsupportedError
+from lms.errors import BudgetError, OutOfMemoryError, UnsupportedError
 from lms.tf.attempts import Offers
 from lms.tf.prepare import Captured
 from tests.room import above_what_is_held
@@ -177,6 +177,30 @@ def test_a_step_of_unknown_size_is_planned_by_a_guess_when_it_runs_out() -> None
     assert made.report[0].replans == 1
     assert "rows" in made.report[0].unknown_memory
     assert state.numpy() == 1.0
+
+
+def test_a_guess_that_does_not_fit_names_no_least_budget(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = Captured.plan
+
+    def refusing(captured: Captured, attempt: Any) -> Any:
+        if captured.rewrites.guesses:
+            raise BudgetError("at least 947 MiB", least_bytes=947 << 20)
+        return own(captured, attempt)
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.zeros([tf.reduce_max(x)], name="rows")
+
+    def failing(inputs: Any) -> Any:
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+    monkeypatch.setattr(Captured, "plan", refusing)
+    made = fit_in_memory(step, [tf.TensorSpec([3], tf.int32)])
+    prepared(made).rebuilt = failing
+    with pytest.raises(UnsupportedError, match=r"rows.* guessed sizes fits") as told:
+        made(tf.constant([1, 2, 3]))
+    assert "947" not in str(told.value)
 
 
 def test_a_step_whose_variables_were_not_kept_is_never_repeated(fitted: Any) -> None:

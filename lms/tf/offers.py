@@ -28,6 +28,8 @@ _WHOSE = {
     "predict": ("prediction", "`batch_size` of `predict`"),
 }
 
+_CALLS = {"test": "evaluate", "predict": "predict"}
+
 # Op sizes to try in turn: 1/4, 1/8 and 1/16 of the largest op's working set.
 _PARTS = (4, 8, 16)
 
@@ -64,8 +66,9 @@ def advice(
     if least and most and least - others <= most:
         said = (
             f" Tensors beside the model take {format_bytes(others)}, such as arrays "
-            "given to `fit`, which lie on the device whole: give a `tf.data.Dataset` "
-            'of them instead, made within `tf.device("CPU:0")`.'
+            f"given to `{_CALLS.get(kind, 'fit')}`, which lie on the device whole: "
+            "give a `tf.data.Dataset` of them instead, made within "
+            '`tf.device("CPU:0")`.'
         )
     if settings.cuts_ops and settings.slices is None and compat.ops_are_deterministic():
         said += ' `slices="any"` cuts more products; their last bits may differ then.'

@@ -155,6 +155,12 @@ class DataParallel(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Average moving statistics and metrics, validation's included."""
         if not self._is_training:
+            if self._workers.size > 1:
+                raise WorkersError(
+                    "`fit` on several workers must keep the train function that it "
+                    "began with, got another: no gradients were averaged since then. "
+                    "Compile the model between two calls of `fit`."
+                )
             return
         numbers = {} if logs is None else logs
         self._meet("the end of an epoch", _names_of_numbers(numbers))

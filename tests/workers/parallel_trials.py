@@ -101,6 +101,7 @@ def numbers(workers: Workers) -> dict[str, Any]:
             "order": refused([*reversed(half)]),
             "validation": refused(more=validated),
             "epoch": refused(more={"initial_epoch": workers.rank}),
+            "compiled anew": refused([*half, CompilingAnew()]),
             "chief stops": refused([*half, Stopping(if_is=workers.is_chief)]),
             "other stops": refused([*plain, Stopping(if_is=not workers.is_chief)]),
         },
@@ -227,6 +228,16 @@ class Stopping(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         model: Any = self.model
         model.stop_training = self._stops
+
+
+class CompilingAnew(keras.callbacks.Callback):
+    """Compiles the model anew within `fit`, as to unfreeze layers."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        model: Any = self.model
+        if batch == 0:
+            model.compile("sgd", "mse", jit_compile=False)
+            model.make_train_function(force=True)
 
 
 def _fit(  # noqa: PLR0913 - ways to train

@@ -103,6 +103,7 @@ def test_an_infinity_on_one_worker_skips_the_step_on_all(
         ("order", "must be before `LMSCallback`"),
         ("epoch", "the same first epoch, got 0 on worker 0 and 1 on worker 1"),
         ("validation", "must have the same course in an epoch"),
+        ("compiled anew", "must keep the train function that it began with"),
         ("chief stops", "an epoch, got the end of training on worker 0 and another "),
         ("other stops", "an epoch, got another epoch on worker 0 and the end of "),
     ],

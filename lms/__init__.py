@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lms.errors import (
     BudgetError,
+    ChangedTensorError,
     HostMemoryError,
     LMSError,
     OutOfMemoryError,
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     from lms.workers.stages import cut
 
 __all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
-__all__ += ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
-__all__ += ["PlanError", "UnsupportedError", "WorkersError"]
+__all__ += ["BudgetError", "ChangedTensorError", "HostMemoryError", "LMSError"]
+__all__ += ["OutOfMemoryError", "PlanError", "UnsupportedError", "WorkersError"]
 __all__ += ["cut", "fit_in_memory", "join", "large_model", "on_host", "pipeline_step"]
 
 _HOMES = {

@@ -7,8 +7,15 @@ too. A message says the rule, the value and the next step.
 from collections.abc import Generator
 from contextlib import contextmanager
 
-__all__ = ["BudgetError", "HostMemoryError", "LMSError", "MissingExtraError", "extra"]
-__all__ += ["OutOfMemoryError", "PlanError", "UnsupportedError", "WorkersError"]
+__all__ = ["BudgetError", "ChangedTensorError", "HostMemoryError", "LMSError"]
+__all__ += [
+    "MissingExtraError",
+    "OutOfMemoryError",
+    "PlanError",
+    "UnsupportedError",
+    "WorkersError",
+    "extra",
+]
 
 
 class LMSError(Exception):
@@ -56,6 +63,10 @@ class HostMemoryError(LMSError, MemoryError):
 
 class OutOfMemoryError(LMSError, MemoryError):
     """A planned step ran out of device memory, and replanning did not help."""
+
+
+class ChangedTensorError(LMSError, RuntimeError):
+    """A moved tensor came back with other bytes, or an op's second run made others."""
 
 
 class WorkersError(LMSError, RuntimeError):

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial, partialmethod
+from pathlib import Path
 from typing import Any, Unpack
 
 import keras
@@ -36,9 +37,9 @@ from lms.fit.fitted import FittedFunction, nothing_to_plan
 from lms.ir.plan import SwapPlan
 from lms.planning.settings import Knobs, read_settings, with_budget
 from lms.report.progress import displayed
-from lms.report.step import StepReport, StepTimeline, headline, table
+from lms.report.step import StepReport, StepTimeline, headline, save_record, table
 from lms.tf.capture import keras_step
-from lms.tf.capture.tracing import is_open, signature_key
+from lms.tf.capture.tracing import again, is_open, signature_key
 from lms.tf.compat import one_replica_s
 from lms.tf.failures import first_words
 from lms.tf.measure.devices import find_device
@@ -181,7 +182,7 @@ class FunctionHook:
         """Run Keras's own function on a batch; return [outputs], or [] if unfit."""
         key = signature_key([keras_step.as_tensors(batch)])
         if key in self._compiled:
-            return [self._own(_again(batch, given))]
+            return [self._own(again(batch, given))]
         if self._is_refused:
             return []
         ran, words = self._tried(batch, given)
@@ -214,7 +215,7 @@ class FunctionHook:
             values = kept.values()
             device.watch(self)
             device.reset_peak()
-            ran = [self._own(_again(batch, given))]
+            ran = [self._own(again(batch, given))]
             words = f"it took {format_bytes(peak := device.peak_bytes or 0)}"
             if budget is None or peak <= budget:
                 return ran, words
@@ -330,10 +331,9 @@ class LMSCallback(keras.callbacks.Callback):
             together share a copy), `sync_mode` ("off", "swap-out", "swap-in", "both"),
             `serialization` (levels to serialise, such as `[1, "3:5"]`),
             `serialization_by_size`. The first three are tuned where they are left out.
-        include_scopes: Only outputs of ops below these scopes (layer names) move.
-        exclude_scopes: Outputs of ops below these scopes stay on the device.
-        include_types: Only outputs of these op types move.
-        exclude_types: Outputs of these op types stay on the device.
+        filters: What may move, by TFLMS's names: outputs of ops below
+            `include_scopes` (layer names) alone, not of those below `exclude_scopes`,
+            and likewise for `include_types` and `exclude_types` of ops.
         recompute: The ops that are recomputed, with the same bits, instead of keeping
             or offloading their outputs. None: where recomputing is predicted to be
             faster, or about as fast with less moved, or the host has too little memory.
@@ -356,9 +356,15 @@ class LMSCallback(keras.callbacks.Callback):
             over between two steps with the same numbers. False: steps are planned once,
             with all effort; so are evaluations, predictions, steps of several workers,
             and steps whose kernels draw random numbers (`tf.random`).
+        check: "moved" compares each tensor that comes back from the host with the one
+            that left, by a digest of its bytes, and with op determinism an op's second
+            run with its first, one op a step. At a difference the step is undone,
+            unless its last writes had begun; the error says so.
         verbose: 1 shows progress and prints a line for each plan, 0 is silent.
 
     Raises:
+        ChangedTensorError: With `check`, at a difference; names the tensor, its op and
+            the plan's entry.
         ValueError, TypeError: If an argument breaks its rule.
         BudgetError: When the first batch comes, if no plan fits the given budget; names
             the op and the least budget.
@@ -433,6 +439,15 @@ class LMSCallback(keras.callbacks.Callback):
         said = [hook.said_of_xla for hook in self._hooks.values() if hook.said_of_xla]
         shown = [table(self.report)] if self.report or not said else []
         return self._why_unplanned or "\n".join(said + shown)
+
+    def save_record(self, path: str | Path) -> None:
+        """Write versions, plans, proofs and comparisons as JSON, for a checkpoint.
+
+        Example:
+            >>> from tempfile import mkdtemp
+            >>> LMSCallback().save_record(Path(mkdtemp()) / "best.lms.json")
+        """
+        save_record(Path(path), self.report)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Begin again where another callback, or a `fit` within this one, came by."""
@@ -520,15 +535,6 @@ class LMSCallback(keras.callbacks.Callback):
     def _print(self, line: str) -> None:
         if self._verbose:
             Console(soft_wrap=True).print(line, highlight=False, markup=False)
-
-
-def _again(batch: Any, given: Any) -> Any:
-    """Return a drawn batch in what Keras's function takes: a list, or an iterator.
-
-    XLA compiles anew for the other. Batches of open shapes never come by an iterator.
-    """
-    is_list = isinstance(given, list) or is_open(given)
-    return [batch] if is_list else iter(tf.data.Dataset.from_tensors(batch))
 
 
 @contextmanager

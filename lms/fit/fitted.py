@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from threading import RLock
 from traceback import clear_frames
 from typing import Any, TypeAlias, Unpack
@@ -17,7 +18,7 @@ from lms.errors import LMSError, UnsupportedError, WorkersError
 from lms.machine.ranks import joined
 from lms.planning.problem import Filters
 from lms.planning.settings import Knobs, Settings, read_settings, with_budget
-from lms.report.step import StepReport, StepTimeline
+from lms.report.step import StepReport, StepTimeline, save_record
 from lms.tf import compat
 from lms.tf.capture.tracing import (
     PREPARING,
@@ -219,6 +220,10 @@ class FittedFunction:
     def report(self) -> tuple[StepReport, ...]:
         """Reports, one for each signature, in order of first use."""
         return tuple(each for step in self._known() for each in step.reports())
+
+    def save_record(self, path: str | Path) -> None:
+        """Write versions, plans, proofs and comparisons as JSON, for a checkpoint."""
+        save_record(Path(path), self.report)
 
     @property
     def timelines(self) -> tuple[StepTimeline, ...]:

@@ -59,6 +59,7 @@ class Settings:
     state: str | None = None
     slices: str | None = None
     replan: bool = True
+    check: str | None = None
 
     @property
     def asks_for_a_plan(self) -> bool:
@@ -82,16 +83,14 @@ class Knobs(TypedDict, total=False):
     """All knobs but the budget; `lms.LMSCallback` says what they mean."""
 
     thresholds: Mapping[str, Any] | None
-    include_scopes: Sequence[str]
-    exclude_scopes: Sequence[str]
-    include_types: Sequence[str]
-    exclude_types: Sequence[str]
+    filters: Mapping[str, Sequence[str]] | None
     recompute: bool | None
     host_memory: int | str | None
     plan: SwapPlan | str | Path | None
     state: Literal["device"] | None
     slices: Literal["any", "none"] | None
     replan: bool
+    check: Literal["moved"] | None
 
 
 def read_settings(
@@ -119,13 +118,14 @@ def read_settings(
     _check_replan(replan)
     settings = Settings(
         thresholds=rule,
-        filters=_filters(knobs),
+        filters=_filters(knobs.get("filters")),
         recompute=recompute,
         plan=None if plan is None else read_plan(plan),
         host_memory=_size(knobs.get("host_memory"), "host_memory"),
         state=_one_of("state", knobs.get("state"), "device"),
         slices=_one_of("slices", knobs.get("slices"), "any", "none"),
         replan=replan,
+        check=_one_of("check", knobs.get("check"), "moved"),
     )
     return with_budget(settings, budget)
 
@@ -201,7 +201,7 @@ def _one_of(name: str, value: object, *known: str) -> str | None:
         return None if value is None else str(value)
     told = ", ".join(f'"{each}"' for each in known)
     raise ValueError(
-        f"`{name}` must be {told} or None, got {value!r}. None chooses for you."
+        f"`{name}` must be {told} or None, got {value!r}. Leave it out for None."
     )
 
 
@@ -254,17 +254,27 @@ def _check_names(knobs: Collection[str]) -> None:
         if name in known:
             continue
         instead = f"Knobs are budget, {', '.join(known)}."
-        if name in {field.name for field in fields(Thresholds)}:
-            instead = f"Write thresholds={{'{name}': ...}}."
+        for group, kind in (("thresholds", Thresholds), ("filters", Filters)):
+            if name in {field.name for field in fields(kind)}:
+                instead = f"Write {group}={{'{name}': ...}}."
         raise TypeError(f"`{name}` is no knob of large model support. {instead}")
 
 
-def _filters(knobs: Mapping[str, Any]) -> Filters:
-    names = [each.name for each in fields(Filters) if each.name in knobs]
-    for name in names:
-        value = knobs[name]
-        if isinstance(value, str) or not all(isinstance(part, str) for part in value):
+def _filters(given: object) -> Filters:
+    known = [each.name for each in fields(Filters)]
+    if given is None:
+        return Filters()
+    if not isinstance(given, Mapping) or not {*given} <= {*known}:
+        raise TypeError(
+            f"`filters` must be a mapping of {', '.join(known)}, got {given!r}. Write "
+            "filters={'exclude_types': ['Relu']}."
+        )
+    names = cast("Mapping[str, Any]", given)
+    for name, value in names.items():
+        parts = [None] if isinstance(value, str) or value is None else value
+        if not all(isinstance(part, str) for part in parts):
             raise TypeError(
-                f"`{name}` must be a list of names, got {value!r}. Write {name}=[...] ."
+                f"`{name}` must be a list of names, got {value!r}. Write "
+                f"filters={{'{name}': [...]}}."
             )
-    return Filters(**{name: tuple(knobs[name]) for name in names})
+    return Filters(**{name: tuple(value) for name, value in names.items()})

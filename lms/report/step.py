@@ -9,8 +9,14 @@ set without these.
 """
 
 import io
+import json
+import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,9 +26,13 @@ from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.simulation.memory import MemoryTimeline
 from lms.simulation.timeline import Timeline
+from lms.storage.files import write_text
 from lms.units import MIB, Seconds, format_bytes, format_seconds
 
-__all__ = ["StepReport", "StepTimeline", "headline", "table"]
+__all__ = ["StepReport", "StepTimeline", "headline", "save_record", "table"]
+
+# Packages on which a step's numbers depend.
+_PACKAGES = ("tflms", "tensorflow", "keras", "numpy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +80,10 @@ class StepReport:
         proof: What is proved of the step: `values, order, bytes`, or why bytes are not;
             empty without a plan.
         laws: Laws that the proof used, beside copies and second runs.
+        compared: With `check`, copies back from the host that were compared so far.
+        compared_again: With `check`, second runs that were compared so far.
+        not_compared: With `check`, tensors that leave the device and are not compared:
+            of bool, or of unknown size.
     """
 
     kind: str
@@ -103,6 +117,9 @@ class StepReport:
     device: str = ""
     proof: str = ""
     laws: str = ""
+    compared: int = 0
+    compared_again: int = 0
+    not_compared: int = 0
 
     @property
     def fits_unplanned(self) -> bool:
@@ -176,6 +193,26 @@ def headline(report: StepReport) -> str:
         f"{start}needs {needs}, {planned}: "
         f"{format_bytes(report.predicted_peak_bytes)} with {_changes(report)}"
     )
+
+
+def save_record(path: Path, reports: Sequence[StepReport]) -> None:
+    """Write what a checkpoint was trained with: versions, plans, what was proved.
+
+    Example:
+        >>> import json, tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "best.lms.json"
+        >>> save_record(path, [])
+        >>> sorted(json.loads(path.read_text()))
+        ['made', 'steps', 'versions']
+    """
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    steps = [each.numbers() | {"plan": asdict(each.plan)} for each in reports]
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    record = {"made": made, "versions": versions, "steps": steps}
+    write_text(path, json.dumps(record, indent=1) + "\n")
 
 
 def _unknown(names: Sequence[str]) -> str:
@@ -278,6 +315,9 @@ _ROWS: tuple[tuple[str, Callable[[StepReport], str]], ...] = (
     ("addresses", lambda r: r.addresses),
     ("proved", lambda r: r.proof),
     ("by laws", lambda r: r.laws),
+    ("copies compared", lambda r: f"{r.compared or ''}"),
+    ("second runs compared", lambda r: f"{r.compared_again or ''}"),
+    ("tensors moved, not compared", lambda r: f"{r.not_compared or ''}"),
     ("ops split", lambda r: str(r.ops_cut or "")),
     ("planner", lambda r: r.plan.planner),
     ("chosen", lambda r: r.plan.chosen),

@@ -33,6 +33,7 @@ from lms.tf.recovery import Part, PreparedStep
 from lms.tf.rewrite.rebuilding import planned_step, rebuild, with_constants
 from lms.tf.rewrite.rewriting import Seal, guarded, rewrite
 from lms.tf.undo import CommitFlag, CopiesInStep, KeptVariables, can_repeat, guard_of
+from lms.tf.watch import Watch
 from lms.units import Bytes
 
 __all__ = ["UnsealedError", "build"]
@@ -59,9 +60,10 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
         steps = [step.own or step for step in steps]
     # A device without a plan may run out at any time, if its part barely fits.
     is_risky = any(p.runs_plain and p.reason is not Reason.FITS_EASILY for p in plans)
-    guard, barriers = (WriteGuard(), {}) if is_risky else _guard(steps, plans)
-    flag, copies = CommitFlag(), CopiesInStep(steps[0].variables)
-    begun = flag.nodes(barriers) if guard.late else ()
+    guard, barriers, early = _NOTHING if is_risky else _guard(steps, plans)
+    watches = _watches(founds, guard, early) if first.settings.check else {}
+    flag, copies = CommitFlag(watches.values()), CopiesInStep(steps[0].variables)
+    begun = flag.nodes(barriers if guard.late else {})
     # Predictions leave out the memory of loops with unknown trip counts.
     is_known = plans[0].budget.total is None or not steps[0].unknown_loops
     rewrites = [found.step.rewrites for found in founds]
@@ -77,25 +79,27 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
     in_step = (group.handles for groups in undo for group in groups)
     variables, before = steps[0].variables, {*guard.kept}.difference(*in_step)
     every = is_risky or (is_plain and not is_sure)
+    every |= bool(watches) and _is_partial(plans)
     names = [*variables] if every else sorted(before & variables.keys())
     kept = KeptVariables(tuple(variables[name] for name in names), copies)
     nodes, parts = steps[0].nodes, list[Part]()
     for number, (found, step) in enumerate(zip(founds, steps, strict=True)):
-        here = replace(step, nodes=tuple(nodes))
         try:
-            part, nodes = _part(found, here, begun, kept.small_sizes, number)
+            here, known = replace(step, nodes=tuple(nodes)), (kept.small_sizes, number)
+            part, nodes = _part(found, here, begun, *known, watches.get(number))
         except UnsealedError as error:
             error.number = number
             raise
         parts.append(part)
     groups = [(step.device, each) for step, each in zip(steps, undo, strict=True)]
-    waits = [(begun, guard.late), *copies.nodes(groups)]
+    waits = [(begun, guard.late), *copies.nodes(groups), *flag.nodes_beside()]
     nodes = guarded(nodes, steps[0].graph, steps[0].device, waits)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
     if not is_plain or first.on_host.handles or any(one.lists for one in rewrites):
         before_writes = None if not (every or guard.late or guard.kept) else names
         taken = [(), *(group.handles for groups in undo for group in groups)]
+        taken += [()] * (len(waits) - len(taken))
         hosts = zip((made for made, _ in waits), taken, strict=True)
         asked = (first.traced, steps[0], nodes, plans, hosts, before_writes)
         try:
@@ -113,8 +117,7 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
         kept=kept,
         is_sure=is_sure,
         can_be_planned=first.settings.thresholds is None and not held_back,
-        can_repeat=(len(plans) > 1 and compat.is_alone())
-        or all(can_repeat(planned, guard) for planned in plans),
+        can_repeat=(every or not _is_partial(plans)) and _can_repeat(plans, guard),
         source=source,
         held_back=held_back,
         searches=first.settings.replan and len(plans) == 1,
@@ -126,18 +129,38 @@ def _planned(found: Outcome) -> PlannedStep:
     return found.planned
 
 
+_NOTHING = WriteGuard(), dict[str, Sequence[str]](), frozenset[str]()
+
+
+def _is_partial(plans: Sequence[PlannedStep]) -> bool:
+    """Tell whether ops without order may run after a write."""
+    return any(planned.plan.chain_is_partial for planned in plans)
+
+
+def _can_repeat(plans: Sequence[PlannedStep], guard: WriteGuard) -> bool:
+    """Tell whether no other worker can have received the step's numbers."""
+    is_alone = len(plans) > 1 and compat.is_alone()
+    return is_alone or all(can_repeat(planned, guard) for planned in plans)
+
+
 def _guard(
     steps: Sequence[TracedStep], plans: Sequence[PlannedStep]
-) -> tuple[WriteGuard, Mapping[str, Sequence[str]]]:
-    """Return (writes by when they come, by device the ops that end before late ones).
+) -> tuple[WriteGuard, Mapping[str, Sequence[str]], frozenset[str]]:
+    """Split the writes of a step by when they come.
 
     The last device's order holds those of all devices.
+
+    Returns:
+        The split; by device the ops that end before late writes; names of all ops that
+        come before.
     """
     guard = guard_of(plans[-1])
     if len(plans) == 1:
-        return guard, {steps[0].device: guard.barrier}
+        order = plans[-1].plan.order
+        stop = order.index(guard.late[0]) if guard.late else 0
+        return guard, {steps[0].device: guard.barrier}, frozenset(order[:stop])
     if all(p.plan.is_empty or p.plan.chain_is_partial for p in plans):
-        return WriteGuard(), {}
+        return WriteGuard(), {}, frozenset()
     last = plans[-1]
     order = steps[-1].graph.order if last.plan.is_empty else last.plan.order
     graph = (steps[-1].graph if last.plan.is_empty else last.graph).reordered(order)
@@ -145,9 +168,21 @@ def _guard(
     curve = [int(name in heavy) for name in graph.order]
     guard = guard_writes(graph, curve, budget=1)
     stop = graph.position[guard.late[0]] if guard.late else 0
-    before = {*graph.order[:stop]}
+    before = frozenset(graph.order[:stop])
     barriers = {s.device: ends_among(s.graph, before) for s in steps}
-    return guard, barriers
+    return guard, barriers, before
+
+
+def _watches(
+    founds: Sequence[Outcome], guard: WriteGuard, early: frozenset[str]
+) -> dict[int, Watch]:
+    """Return what compares the tensors that leave each device, by its number."""
+    found = dict[int, Watch]()
+    for number, each in enumerate(founds):
+        planned, device = _planned(each), each.step.device.full_name
+        before = early if guard.late else frozenset(planned.plan.order)
+        found[number] = Watch.of(planned, device, number, before)
+    return found
 
 
 def _heavy(planned: PlannedStep, graph: GraphView) -> Iterator[str]:
@@ -182,6 +217,7 @@ def _part(
     begun: Sequence[Any],
     kept_sizes: tuple[Bytes, ...],
     number: int,
+    watch: Watch | None,
 ) -> tuple[Part, list[Any]]:
     """Return (a device's part of the step, the step's nodes with its plan).
 
@@ -192,7 +228,8 @@ def _part(
     device, settings = captured.device, captured.settings
     pool = with_constants(planned.small_pool, [n for n in begun if _is_on(n, device)])
     if pool.sizes:
-        pool = replace(pool, sizes=pool.sizes + kept_sizes)
+        watched = watch.sizes() if watch else []
+        pool = replace(pool, sizes=(*pool.sizes, *kept_sizes, *watched))
     arena = sealed = None
     if planned.sealed:
         arena, sealed, peak = _sealed(step, planned, device, pool)
@@ -202,7 +239,7 @@ def _part(
         planned = replace(planned, step_bytes=peak, budget=whole)
     nodes = [*step.nodes]
     if not planned.runs_plain:
-        nodes = rewrite(step, planned.plan, sealed, number=number)
+        nodes = rewrite(step, planned.plan, sealed, number=number, watch=watch)
     part = Part(
         device=device,
         predicted=replace(

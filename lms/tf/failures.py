@@ -1,7 +1,7 @@
 """Recognise TensorFlow's errors about memory and workers; write messages for users."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import tensorflow as tf
@@ -11,9 +11,9 @@ from lms.machine.host import PINNED_VARIABLE
 from lms.machine.ranks import joined
 from lms.units import Bytes, format_bytes
 
-__all__ = ["NOT_UNDONE", "first_words", "given_up", "half_written", "host_is_full"]
-__all__ += ["lost_in_words", "lost_words", "ran_out", "ran_out_on_host"]
-__all__ += ["refused_in_words"]
+__all__ = ["NOT_UNDONE", "changed_on_the_way", "first_words", "given_up"]
+__all__ += ["half_written", "host_is_full", "lost_in_words", "lost_words"]
+__all__ += ["ran_out", "ran_out_on_host", "refused_in_words"]
 
 _MIXED = "Some of the model's variables may be updated and some not"
 NOT_UNDONE = f"{_MIXED}: load them from a checkpoint."
@@ -108,6 +108,18 @@ def first_words(error: BaseException) -> str:
         if word in line
     )
     return next(said, text.strip().partition("\n")[0]).strip()
+
+
+def changed_on_the_way(changed: Sequence[str], *, is_undone: bool) -> str:
+    """Message: a moved tensor came back with other bytes, or a second run differs."""
+    more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
+    variables = NOT_UNDONE
+    if is_undone:
+        variables = "The model's variables are as before the step: save them."
+    return (
+        f"Could not trust a step: {changed[0]}{more}. {variables} Test the memory of "
+        "host and device, and report what `save_record` writes."
+    )
 
 
 def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in words

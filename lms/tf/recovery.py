@@ -27,7 +27,13 @@ from weakref import WeakSet
 
 import tensorflow as tf
 
-from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
+from lms.errors import (
+    BudgetError,
+    ChangedTensorError,
+    HostMemoryError,
+    LMSError,
+    OutOfMemoryError,
+)
 from lms.ir.graph import GraphView
 from lms.machine.host import Beside
 from lms.planning.plan_step import plan_step
@@ -180,7 +186,7 @@ class PreparedStep:
         with self.lock, uninterrupted():
             self._settle()
             kept = self.is_kept and (self._is_watched or not self.is_plain)
-            self.commit_flag.begun = False
+            self.commit_flag.lower()
             values = self._values() if kept else []
             kept = kept and self.is_kept
             self.commit_flag.begun = not (kept and self.can_repeat)
@@ -195,6 +201,7 @@ class PreparedStep:
                 on_host = failures.ran_out_on_host(error)
                 ran_out = failures.ran_out(error)
                 is_undone = kept and not self.commit_flag.begun
+                self._end_if_changed(values, is_undone=is_undone)
                 self.failures += ran_out and not on_host
                 # A plan may help; or ops in another order, a few times.
                 again = self.held_back is not None and self.failures < _ATTEMPTS
@@ -252,6 +259,17 @@ class PreparedStep:
                 received[i] = tensor
         return self.rebuilt(received)
 
+    def _end_if_changed(self, values: Sequence[Any], *, is_undone: bool) -> None:
+        """End a step in which a tensor came back with other bytes."""
+        if changed := self.commit_flag.changed:
+            try:
+                if is_undone:
+                    self._put_back(values)
+            except OutOfMemoryError:
+                is_undone = False
+            said = failures.changed_on_the_way(changed, is_undone=is_undone)
+            raise ChangedTensorError(said) from None
+
     def _put_back(self, values: Sequence[Any]) -> None:
         try:
             self.kept.put_back(values)
@@ -285,10 +303,17 @@ class PreparedStep:
                 part.measured_peak = part.device.peak_bytes
 
     def reports(self) -> tuple[StepReport, ...]:
-        """A report for each device, with the measured peak."""
+        """A report for each device, with what was measured and compared."""
+        watches = [*self.commit_flag.watches] or [None] * len(self.parts)
         return tuple(
-            replace(part.predicted, measured_peak_bytes=part.measured_peak or None)
-            for part in self.parts
+            replace(
+                part.predicted,
+                measured_peak_bytes=part.measured_peak or None,
+                compared=watch.compared if watch else 0,
+                compared_again=watch.compared_again if watch else 0,
+                not_compared=watch.unwatched if watch else 0,
+            )
+            for part, watch in zip(self.parts, watches, strict=True)
         )
 
     def planned_anew(self, reason: str) -> "PreparedStep":
@@ -310,6 +335,7 @@ class PreparedStep:
         anew = self.source.prepare(part.tried)
         for new, old in zip(anew.parts, self.parts, strict=True):
             new.tried = new.tried or old.tried
+        anew.commit_flag.go_on(self.commit_flag)
         anew.set_reports(replans=self.parts[0].predicted.replans + 1)
         return anew
 
@@ -364,6 +390,7 @@ class PreparedStep:
             anew.search, anew.searches = self.search, self.searches
         for part, before in zip(anew.parts, self.parts, strict=True):
             part.tried = before.tried
+        anew.commit_flag.go_on(self.commit_flag)
         said = self.parts[0].predicted
         kept = {
             "replans": said.replans,

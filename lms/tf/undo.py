@@ -7,10 +7,11 @@
 A step that runs out of memory before its commit point is undone and repeated.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from lms.tf.passes.host_variables import (
     take_mark_off,
     write_on_host,
 )
+from lms.tf.watch import Watch
 from lms.units import KIB, Bytes
 
 __all__ = ["CommitFlag", "CopiesInStep", "KeptVariables", "can_repeat", "guard_of"]
@@ -58,11 +60,33 @@ def can_repeat(planned: PlannedStep, guard: WriteGuard) -> bool:
 class CommitFlag:
     """A flag that a host function raises at a step's commit point.
 
-    The function runs once all ops that must end before deferred writes have ended.
+    The function runs once all ops that must end before deferred writes have ended. It
+    fails if a tensor has come back from the host with other bytes.
+
+    Args:
+        watches: What compares moved tensors, of each device; empty to compare none.
+        begun: Whether deferred writes may have begun.
     """
 
+    watches: Collection[Watch] = ()
     begun: bool = False
     _functions: list[Callable[..., Any]] = field(default_factory=list)
+
+    def lower(self) -> None:
+        """Forget the last call."""
+        self.begun = False
+        for watch in self.watches:
+            watch.changed.clear()
+
+    def go_on(self, before: "CommitFlag") -> None:
+        """Count on from what an earlier build of the step has compared."""
+        for watch, old in zip(self.watches, before.watches, strict=False):
+            watch.go_on(old)
+
+    @property
+    def changed(self) -> list[str]:
+        """Words about each tensor that came back with other bytes in the last call."""
+        return [words for watch in self.watches for words in watch.changed]
 
     def nodes(self, barriers: Mapping[str, Sequence[str]]) -> list[compat.NodeDef]:
         """Make the ops after the barriers; late writes wait for their device's last.
@@ -74,19 +98,59 @@ class CommitFlag:
         Args:
             barriers: By device the ops that must have ended.
         """
-        self._functions.append(self._note)
         made, tokens = list[compat.NodeDef](), dict[str, tf.DType]()
         for device, names in barriers.items():
             label = f"lms/writes_may_begin{len(made) or ''}"
             made.append(compat.constant(label, 0, tf.int32, device))
             made[-1].input.extend(f"^{name}" for name in names)
             tokens[label] = tf.int32
-        made += _host_call("lms/writes", self._functions[-1], tokens, [*barriers])
-        return made
+        parts = [(watch, watch.at_commit) for watch in self.watches]
+        return made + self._call("lms/writes", tokens, parts, [*barriers])
 
-    def _note(self, *ended: np.ndarray) -> np.ndarray:
+    def _note(self) -> None:
         self.begun = True
-        return ended[0]
+
+    def nodes_beside(self) -> Iterator[tuple[list[compat.NodeDef], tuple[str, ...]]]:
+        """Yield (ops beside the commit point, for which no write waits).
+
+        These choose the second run that is compared, on each device, and compare the
+        tensors that come back for late writes.
+        """
+        for watch in self.watches:
+            if watch.again:
+                turn, name = watch.turn, watch.turns.removesuffix("/end")
+                self._functions.append(turn)
+                yield [*_host_call(name, turn, {}, [watch.device])], ()
+        parts = [(watch, watch.late) for watch in self.watches]
+        yield self._call("lms/watch", {}, parts, ()), ()
+
+    def _call(
+        self,
+        name: str,
+        tokens: Mapping[str, tf.DType],
+        parts: Sequence[tuple[Watch, Sequence[Any]]],
+        devices: Sequence[str],
+    ) -> list[compat.NodeDef]:
+        """Make a call that compares moved tensors, unless there is nothing to do."""
+        given = [watch.inputs(part) for watch, part in parts]
+        inputs = dict(tokens) | dict.fromkeys(chain.from_iterable(given), tf.int64)
+        if not inputs:
+            return []
+        ends = [*accumulate(map(len, given), initial=len(tokens))]
+
+        def compare(*arrays: np.ndarray) -> np.ndarray:
+            spans = pairwise(ends)
+            for (watch, part), (start, end) in zip(parts, spans, strict=True):
+                if end > start:
+                    watch.compare(part, arrays[start:end])
+            if self.changed:
+                raise RuntimeError(f"changed on the way: {self.changed[0]}")
+            if tokens:
+                self._note()
+            return np.zeros([], np.int32)
+
+        self._functions.append(compare)
+        return [*_host_call(name, compare, inputs, devices)]
 
 
 @dataclass(slots=True)
@@ -183,6 +247,7 @@ def _host_call(
     call = compat.made_node(f"{name}/call", "PyFunc", inputs, host)
     call.attr["token"].s = compat.register_host_function(function).encode()
     for key, types in (("Tin", inputs.values()), ("Tout", [tf.int32])):
+        call.attr[key].list.SetInParent()
         call.attr[key].list.type.extend(dtype.as_datatype_enum for dtype in types)
     yield call
     for number, device in enumerate(devices):

@@ -252,7 +252,8 @@ def test_the_outputs_below_an_excluded_layer_stay(
     model: Any, data: dict[str, Any]
 ) -> None:
     def moved(**filters: Any) -> set[str]:
-        callback = lms_callback(None, thresholds={"swapout_threshold": 1}, **filters)
+        rule = {"swapout_threshold": 1}
+        callback = lms_callback(None, thresholds=rule, filters=filters)
         model.fit(**data, callbacks=[callback])
         return {swap.tensor for swap in callback.plan.swaps}
 
@@ -460,7 +461,7 @@ def test_an_unknown_scope_is_refused_with_some_that_exist(
 ) -> None:
     for knob in ("include_scopes", "exclude_scopes"):
         with pytest.raises(ValueError, match=r"match an op .* got 'sixth'. Scopes"):
-            model.fit(**data, callbacks=[lms_callback(**{knob: ["sixth"]})])
+            model.fit(**data, callbacks=[lms_callback(filters={knob: ["sixth"]})])
         assert not is_replaced(model)
 
 

@@ -104,7 +104,7 @@ def _rare_questions(name: str, step: StoredStep) -> Iterator[Question]:
     yield ask(
         case="holes", memory=middle + 2 * MIB, holes=holes, unsealed="holes are large"
     )
-    stay = {"budget": middle, "exclude_types": ["Relu", "Mul", "Conv3D"]}
+    stay = {"budget": middle, "filters": {"exclude_types": ["Relu", "Mul", "Conv3D"]}}
     yield ask(case="filtered", knobs=stay)
     hopeless = {"budget": step.persistent + plain // 20, "thresholds": {}}
     yield ask(case="searched in vain", knobs=hopeless)

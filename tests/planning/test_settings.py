@@ -41,8 +41,7 @@ def test_filters_and_serialization_are_taken_as_they_are() -> None:
             "serialization": [1, "3:5", "10:"],
             "serialization_by_size": "1MiB",
         },
-        include_scopes=["encoder"],
-        exclude_types=["Relu"],
+        filters={"include_scopes": ["encoder"], "exclude_types": ["Relu"]},
     )
     assert settings.thresholds == Thresholds(
         serialization=(1, "3:5", "10:"), serialization_by_size=MIB
@@ -98,7 +97,20 @@ def test_an_unknown_sync_mode_is_refused(mode: Any) -> None:
 @pytest.mark.parametrize("scopes", ["encoder", ["encoder", 3]])
 def test_scopes_are_a_list_of_names(scopes: Any) -> None:
     with pytest.raises(TypeError, match="`include_scopes` must be a list of names"):
-        read_settings(include_scopes=scopes)
+        read_settings(filters={"include_scopes": scopes})
+
+
+@pytest.mark.parametrize("filters", [["encoder"], {"scopes": ["encoder"]}])
+def test_filters_are_a_mapping_of_known_names(filters: Any) -> None:
+    with pytest.raises(
+        TypeError, match="`filters` must be a mapping of include_scopes"
+    ):
+        read_settings(filters=filters)
+
+
+def test_a_filter_given_as_a_knob_is_told_where_it_belongs() -> None:
+    with pytest.raises(TypeError, match=r"Write filters=\{'exclude_types': ...\}"):
+        read_settings(exclude_types=["Relu"])  # pyright: ignore[reportCallIssue]
 
 
 def test_an_unknown_knob_is_refused() -> None:

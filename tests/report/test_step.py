@@ -3,12 +3,13 @@
 import json
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lms.ir.plan import SwapPlan
-from lms.report.step import StepReport, headline, table
+from lms.report.step import StepReport, headline, save_record, table
 from lms.units import MIB
 from tests.graphs import graph_of, make_op, one_swap
 
@@ -130,6 +131,16 @@ def test_numbers_are_all_but_the_plan_as_json_can_hold_them() -> None:
     assert numbers["slowdown"] == pytest.approx(1.5)
     assert (numbers["planner"], numbers["recomputed_ops"]) == ("budget", 0)
     assert "plan" not in numbers
+
+
+def test_a_record_has_versions_and_each_step_with_its_plan(tmp_path: Path) -> None:
+    save_record(tmp_path / "beside.json", [replace(REPORT, compared=7)])
+    record = json.loads((tmp_path / "beside.json").read_text())
+    assert {"python", "tensorflow", "keras", "numpy"} <= record["versions"].keys()
+    (step,) = record["steps"]
+    assert step["compared"] == 7
+    assert SwapPlan.from_json(json.dumps(step["plan"])) == REPORT.plan
+    assert [path.name for path in tmp_path.iterdir()] == ["beside.json"]
 
 
 def test_a_row_that_says_nothing_of_any_step_is_left_out() -> None:

@@ -28,16 +28,9 @@ import tensorflow as tf
 from lms.errors import UnsupportedError
 from lms.tf import compat
 
-__all__ = ["PREPARING", "TracedFunction", "as_function", "called_signature"]
-__all__ += [
-    "draws_for_several",
-    "flat_specs",
-    "input_specs",
-    "is_open",
-    "read_signature",
-    "signature_key",
-    "trace",
-]
+__all__ = ["PREPARING", "TracedFunction", "again", "as_function", "called_signature"]
+__all__ += ["draws_for_several", "flat_specs", "input_specs", "is_open"]
+__all__ += ["read_signature", "signature_key", "trace"]
 
 # Held by the thread that traces, measures the device or plans for it.
 PREPARING = RLock()
@@ -277,3 +270,12 @@ def as_function(function: Callable[..., Any]) -> Any:
 def _specs(concrete: Any) -> list[tf.TensorSpec]:
     inputs = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+
+
+def again(batch: Any, given: Any) -> Any:
+    """Return a drawn batch in what Keras's function takes: a list, or an iterator.
+
+    XLA compiles anew for the other. Batches of open shapes never come by an iterator.
+    """
+    is_list = isinstance(given, list) or is_open(given)
+    return [batch] if is_list else iter(tf.data.Dataset.from_tensors(batch))

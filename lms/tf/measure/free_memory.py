@@ -26,6 +26,7 @@ from lms.tf.measure.compact_variables import shared_bytes
 from lms.tf.measure.devices import Device, memory_grows
 from lms.tf.nodes import data_of, full_name
 from lms.tf.passes.host_variables import bytes_on_host
+from lms.tf.watch import reserved_for_watch
 from lms.units import KIB, MIB, Bytes
 
 __all__ = ["available_host_bytes", "free_host_bytes", "host_budget"]
@@ -94,6 +95,7 @@ def measure_budget(
         step.captured_bytes,
     )
     persistent += step.input_bytes + step.graph.constant_bytes
+    persistent += reserved_for_watch(step.graph) if settings.check else 0
     found = budget_in(device.limit, asked=settings.budget, persistent=persistent)
     # Growing memory is taken as far as a budget needs it: its end is not known.
     grows = "memory grows up to `budget`" * (memory_grows() and bool(settings.budget))

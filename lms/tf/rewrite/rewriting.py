@@ -56,6 +56,7 @@ from lms.simulation.turns import CHUNK, Turn
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
 from lms.tf.nodes import COPY_IN, COPY_OUT, Nodes, data_of, full_name, source_of
+from lms.tf.watch import Watch
 from lms.units import Bytes
 
 __all__ = ["Seal", "guarded", "rewrite"]
@@ -82,7 +83,12 @@ class Seal:
 
 
 def rewrite(
-    step: TracedStep, plan: SwapPlan, seal: Seal | None = None, *, number: int = 0
+    step: TracedStep,
+    plan: SwapPlan,
+    seal: Seal | None = None,
+    *,
+    number: int = 0,
+    watch: Watch | None = None,
 ) -> list[compat.NodeDef]:
     """The step's nodes with the plan of its device built in.
 
@@ -91,6 +97,7 @@ def rewrite(
         plan: A plan that `lms.ir.plan.validate_plan` accepts for `step.graph`.
         seal: Where the chunks of a sealed step lie.
         number: Number of the device among those of the step.
+        watch: Compares the tensors that leave the device; None to compare none.
 
     Returns:
         New nodes; names of the step's own nodes are kept, new ones begin with `lms`.
@@ -98,12 +105,14 @@ def rewrite(
     Raises:
         PlanError: If the plan would make ops wait for each other in a cycle.
     """
-    rewriter = _Rewriter(step, plan, f"{number or ''}")
+    rewriter = _Rewriter(step, plan, f"{number or ''}", watch)
     nodes = rewriter.nodes
     rewriter.move()
     rewriter.wire(seal or Seal())
     if not (plan.is_empty or plan.chain_is_partial):
         rewriter.write_in_place()
+    if watch is not None:
+        watch.pack(nodes)
     result = [*nodes]
     _refuse_cycle(result, step.graph)
     return result
@@ -143,8 +152,11 @@ def guarded(
 class _Rewriter:
     """Adds copies to nodes, and collects what waits for what."""
 
-    def __init__(self, step: TracedStep, plan: SwapPlan, label: str) -> None:
+    def __init__(
+        self, step: TracedStep, plan: SwapPlan, label: str, watch: Watch | None
+    ) -> None:
         self.nodes, self._graph = Nodes(step.nodes), step.graph
+        self._watch = watch
         self._label = label  # tells the devices' nodes apart
         self._device = step.device
         self.plan = resolve(step.graph, plan)
@@ -177,9 +189,18 @@ class _Rewriter:
         elif swap.release is not None:
             self._outside.append((self.plan.ops[swap.release].name, out.name))
         self._hold(swap, f"{prefix}/keep", device)
+        made = self._graph.tensors[tensor]
+        if self._watch:
+            self.nodes.wait(out, self._watch.add(self.nodes, prefix, tensor, made))
         for k, copy in enumerate(swap.swap_ins):
-            self._swap_in(copy, f"{prefix}/in{k}", out)
-            self._reroute(copy, tensor, f"{prefix}/in{k}")
+            name = f"{prefix}/in{k}"
+            self._swap_in(copy, name, out)
+            self._reroute(copy, tensor, name)
+            if self._watch:
+                readers = self.nodes.readers(name)
+                digest = self._watch.add(self.nodes, name, name, made)
+                for reader in readers:
+                    self.nodes.wait(reader, digest)
 
     def _hold(self, swap: ResolvedSwap, name: str, device: str) -> None:
         """Add an op that holds the original until its room is to be free.
@@ -264,6 +285,7 @@ class _Rewriter:
             for hold in self._released.get(i + 1, ()):  # not before the memory is taken
                 nodes.wait(nodes[hold], arrived)
             before = [name, *arrived, *self._sent(op)]
+            before += self._watch.add_second_runs(nodes, op) if self._watch else ()
             held += large if op.to_host else ()
         end = [Spacer(number, 0) for number in self._spacers]
         kept = [self._look(tensor, f"lms{self._label}/kept", before) for tensor in held]

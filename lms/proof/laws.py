@@ -4,7 +4,8 @@
 
 A block is a range along some axes of a whole tensor. A law maps axes of each input to
 axes of the output, and the output's block has the ranges of all mapped axes. No range
-may lie on another axis: an op that adds over an axis reads all of it.
+may lie on another axis: an op that adds over an axis reads all of it. Tensors of equal
+elements are blocks of any tensor of these.
 
 The laws hold for real numbers. A kernel may add in another order for a part; whether
 bits are equal is measured before a step is split, and not proved here.
@@ -17,11 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["SIZES", "Block", "Equal", "Whole", "find_block"]
+__all__ = ["SIZES", "Block", "Whole", "find_block"]
 
 # (axis, begin, end) of each axis that is not whole, ascending.
 Block: TypeAlias = tuple[tuple[int, int, int], ...]
-Equal: TypeAlias = list[int]  # shape of a tensor of equal elements
 _Maps: TypeAlias = Sequence[Mapping[int, int]]  # by input: its axes to the output's
 
 SIZES = {"Reshape": 1, "BroadcastTo": 1, "Fill": 0, "Slice": 2, "AvgPoolGrad": 0}
@@ -64,7 +64,8 @@ class Whole(NamedTuple):
 
 def find_block(
     whole: Whole,
-    blocks: Sequence[Block | Equal],
+    blocks: Sequence[Block],
+    shapes: Sequence[tuple[int, ...]],
     sizes: list[int] | None,
     count: int | None,
 ) -> tuple[str, Block] | None:
@@ -72,9 +73,10 @@ def find_block(
 
     Args:
         whole: The op of which the other is a part.
-        blocks: Blocks of its inputs that the part reads, an empty one is whole; of an
-            input of equal elements, their shape.
-        sizes: The constant that says the shape of the part's output; None without.
+        blocks: What the part reads of each input; empty for all, and for elements that
+            are equal.
+        shapes: Shapes of what the part reads.
+        sizes: The constant that says the shape of the part's output, if one does.
         count: Where the part's random numbers begin; None without random numbers.
     """
     law = _LAWS.get(whole.proto.op, "")
@@ -82,33 +84,33 @@ def find_block(
         if count is not None:
             found = _drawn(whole, sizes or [], count)
         else:
-            found = _joined(whole, _MAPS[law](whole), blocks)
-    except (KeyError, IndexError, ValueError):  # an axis or a shape is not known
+            found = _joined(whole, [*_MAPS[law](whole)], blocks, shapes)
+    except (LookupError, ValueError, ZeroDivisionError):  # a shape is not known
         return None
     says_so = sizes is None or (found and _has_shape(whole, found, sizes))
     return (law, found) if found and says_so else None
 
 
-def _joined(whole: Whole, maps: _Maps, blocks: Sequence[Block | Equal]) -> Block | None:
-    ranges, uncut = dict[int, tuple[int, int]](), set[int]()
-    for i, block in enumerate(blocks):
-        axes = maps[i] if i < len(maps) else {}
-        if isinstance(block, list):
-            continue
-        uncut |= {axes[a] for a in axes.keys() - {axis for axis, *_ in block}}
+def _joined(
+    whole: Whole, maps: _Maps, blocks: Sequence[Block], shapes: Sequence[Sequence[int]]
+) -> Block | None:
+    ranges = dict[int, tuple[int, int]]()
+    for block, axes, sides in zip(blocks, maps, whole.read, strict=False):
         for axis, begin, end in block:
-            size, own = whole.read[i][axis], whole.made[axes[axis]]
-            if begin * own % size or end * own % size:
-                return None
+            size, own = sides[axis], whole.made[axes[axis]]
             made = begin * own // size, end * own // size
-            if ranges.setdefault(axes[axis], made) != made:
+            is_whole = begin * own % size == end * own % size == 0
+            if not is_whole or ranges.setdefault(axes[axis], made) != made:
                 return None
-    for axes, shape, block in zip(maps, whole.read, blocks, strict=False):
-        sides = (ranges.get(axes.get(a, -1), (0, n)) for a, n in enumerate(shape))
-        if isinstance(block, list) and block != [end - begin for begin, end in sides]:
+    for i, (sides, shape) in enumerate(zip(whole.read, shapes, strict=True)):
+        read = [*sides]
+        for axis, to in maps[i].items() if i < len(maps) else ():
+            begin, end = ranges.get(to, (0, whole.made[to]))
+            read[axis] = (end - begin) * sides[axis] // whole.made[to]
+        is_told = i == SIZES.get(whole.proto.op)
+        if not is_told and (read != [*shape] or (i >= len(maps) and blocks[i])):
             return None
-    cut = tuple((axis, *ranges[axis]) for axis in sorted(ranges))
-    return cut if uncut.isdisjoint(ranges) else None
+    return tuple((axis, *ranges[axis]) for axis in sorted(ranges))
 
 
 def _has_shape(whole: Whole, block: Block, sizes: list[int]) -> bool:

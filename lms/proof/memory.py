@@ -47,63 +47,37 @@ class Footprint:
     stays: bool = False
 
 
-def find_most(graph: Graph, ops: Mapping[str, Footprint], most: int) -> tuple[int, str]:
-    """Return (bytes that live at once at most, the op that has started last then).
-
-    Moments with more than `most` bytes are looked at closely.
-    """
+def find_most(graph: Graph, ops: Mapping[str, Footprint]) -> tuple[int, str]:
+    """Return (bytes that live at once at most, the op that has started last then)."""
     memory = _Memory(graph, ops)
-    path, spans = memory.path(), list(memory.spans())
+    path = memory.path()
     place, inside = {i: k for k, i in enumerate(path)}, sum(1 << i for i in path)
-    times = list[tuple[int, int]]()  # moment 0 is before the path, k + 1 is op k's
-    change = [0] * (len(path) + 2)
-    for size, maker, ended in spans:
+    change = [0] * (len(path) + 2)  # moment 0 is before the path, k + 1 is op k's
+    for size, maker, ended in memory.spans():
         own, later = (graph.before[maker] | 1 << maker) & inside, ended & inside
         start = place[own.bit_length() - 1] + 1 if own else 0
         end = place[(later & -later).bit_length() - 1] if later else len(path)
-        times.append((start, end))
         change[start] += size
         change[end + 1] -= size
-    worst = 0, "the start"
-    for k, total in enumerate([*accumulate(change)][:-1]):
-        name, most_then = graph.nodes[path[k - 1]].name if k else "the start", total
-        if k and total > max(most, worst[0]):
-            near = graph.before[path[k]] if k < len(path) else -1
-            pivots = graph.after[path[k - 1]] & near | 1 << path[k - 1]
-            pairs = zip(spans, times, strict=True)
-            alive = [span for span, (start, end) in pairs if start <= k <= end]
-            most_then = _look(graph, pivots, alive)
-        worst = max(worst, (most_then, name), key=lambda one: one[0])
-    return worst
-
-
-def _look(graph: Graph, pivots: int, alive: Sequence[tuple[int, int, int]]) -> int:
-    """Return the most bytes between two ops of the path, by the ops that run between.
-
-    At each moment one of the pivots is the last that has started, as on the path.
-    """
-    total = dict.fromkeys(members(pivots), 0)
-    for size, maker, ended in alive:
-        unstarted = 0
-        for pivot in members(pivots & (graph.before[maker] | 1 << maker)):
-            unstarted |= graph.before[pivot]
-        for pivot in members(pivots & ~unstarted & ~ended):
-            total[pivot] += size
-    return max(total.values())
+    totals = [*accumulate(change)]
+    worst = totals.index(max(totals))
+    name = graph.nodes[path[worst - 1]].name if worst else "the start"
+    return totals[worst], name
 
 
 class _Memory:
-    """Tensors that take memory of one device, and the ops that hold each."""
+    """Tensors and scratch (output -1) of one device, with the ops that hold each."""
 
     def __init__(self, graph: Graph, ops: Mapping[str, Footprint]) -> None:
         self.graph, self.ops = graph, ops
         self.sizes, self.stays = dict[Tensor, int](), set[Tensor]()
-        self.holders: dict[Tensor, set[str]] = defaultdict(set)
+        self.holders = defaultdict[Tensor, int](int)  # as bits
         self._roots = dict[Tensor, Tensor]()
         for node in graph.live:
             self._add(node, self._footprint(node))
         for tensor, root in self._roots.items():
-            self.holders[root].update(n.name for n in graph.readers.get(tensor, ()))
+            for reader in graph.readers.get(tensor, ()):
+                self.holders[root] |= 1 << reader.index
         results = map(split, graph.step.results)
         self.stays |= {self._roots[each] for each in results if each in self._roots}
         for node in graph.live:
@@ -126,16 +100,17 @@ class _Memory:
         return Footprint()
 
     def _add(self, node: Node, footprint: Footprint) -> None:
-        for output, size in enumerate(footprint.outputs):
+        sizes = {**dict(enumerate(footprint.outputs)), -1: footprint.scratch}
+        for output, size in sizes.items():
             tensor = root = node.name, output
-            if footprint.shares is not None:
+            if footprint.shares is not None and output >= 0:
                 root = self._roots.get(node.reads[footprint.shares], ("", 0))
             elif size:
                 self.sizes[tensor] = size
             if root in self.sizes:
                 self._roots[tensor] = root
-                self.holders[root].add(node.name)
-                self.stays |= {root} if footprint.stays else set()
+                self.holders[root] |= 1 << node.index
+                self.stays |= {root} if footprint.stays and output >= 0 else set()
 
     def _write_over(self, node: Node, made: Tensor) -> None:
         """Let an op's output take a dying input's memory, and its holders with it."""
@@ -145,9 +120,9 @@ class _Memory:
                 root = self._roots[root]  # written over itself
             if root is None or root in self.stays or made not in self.sizes:
                 continue
-            others = (self.graph.by_name[n] for n in self.holders[root] - {node.name})
-            if self.sizes[root] == self.sizes[made] and all(
-                self.graph.is_first(other, node) for other in others
+            before = self.graph.before[node.index] | 1 << node.index
+            if self.sizes[root] == self.sizes[made] and not (
+                self.holders[root] & ~before
             ):
                 self.holders[root] |= self.holders.pop(made)
                 self._roots[made] = root
@@ -156,37 +131,29 @@ class _Memory:
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
         """Yield (bytes, the op that takes these, the ops that start after)."""
-        graph, every = self.graph, (1 << len(self.graph.nodes)) - 1
+        before, after = self.graph.before, self.graph.after
         for root, size in self.sizes.items():
-            ended = 0 if root in self.stays else every
-            for name in self.holders[root] if ended else ():
-                ended &= _ended(graph, graph.by_name[name])
-            yield size, graph.by_name[root[0]].index, ended
-        for node in graph.live:
-            if scratch := self.ops.get(node.name, Footprint()).scratch:
-                yield scratch, node.index, _ended(graph, node)
+            ended = 0 if root in self.stays else -1
+            for i in members(self.holders[root]):
+                ended &= after[i] & ~before[i]  # but for ops of its own loop
+            yield size, self.graph.by_name[root[0]].index, ended
 
     def path(self) -> list[int]:
         """Return the path along edges whose ops make the most bytes."""
         made, graph = defaultdict[str, int](lambda: 1), self.graph
         for (name, _), size in self.sizes.items():  # copies back run beside the path
             made[name] += size * (graph.by_name[name].op != COPY_IN)
-        best, last = [0] * len(graph.nodes), dict[int, int]()
+        best, last = dict[int, int](), dict[int, int]()
         for node in graph.live:
-            if graph.is_first(node, node):  # in a loop
-                continue
-            sources = [i for i in graph.edges[node.index] if best[i]]
-            last[node.index] = max(sources, key=best.__getitem__, default=-1)
-            best[node.index] = (
-                max((best[i] for i in sources), default=0) + made[node.name]
-            )
-        at, found = max(range(len(best)), key=best.__getitem__, default=-1), list[int]()
+            i = node.index
+            if not graph.is_first(node, node):  # in no loop
+                sources = [other for other in graph.edges[i] if other in best]
+                last[i] = max(
+                    sources, key=lambda other: (best[other], other), default=-1
+                )
+                best[i] = best.get(last[i], 0) + made[node.name]
+        at, found = max(best, key=best.__getitem__, default=-1), list[int]()
         while at >= 0:
             found.append(at)
-            at = last.get(at, -1)
+            at = last[at]
         return found[::-1]
-
-
-def _ended(graph: Graph, node: Node) -> int:
-    """Return the nodes at whose start a node has ended; none of its own loop."""
-    return graph.after[node.index] & ~graph.before[node.index]

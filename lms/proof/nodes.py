@@ -8,6 +8,9 @@ The edge from NextIteration to Merge closes a loop: its nodes are before each ot
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from math import prod
+from re import finditer
 from typing import Any, TypeAlias
 
 __all__ = ["Graph", "Node", "Refuted", "Step", "Tensor", "describe", "integers"]
@@ -39,6 +42,7 @@ class Step:
         handles: Positions of the arguments that are handles of variables.
         results: Full names of the tensors that the step returns.
         effects: Types of ops that have effects or call functions.
+        numbers: Values of arguments that are one integer in all steps, by position.
     """
 
     nodes: Sequence[Any]
@@ -47,6 +51,7 @@ class Step:
     handles: frozenset[int]
     results: Sequence[str]
     effects: frozenset[str]
+    numbers: Mapping[int, int] = field(default_factory=dict[int, int])
 
 
 @dataclass(slots=True, eq=False)
@@ -78,10 +83,9 @@ class Graph:
         for i, sources in enumerate(self.edges):
             for source in sources:
                 readers[source].append(i)
-        loops = any(node.op == "NextIteration" for node in self.nodes)
-        passes, order = 1 + 9 * loops, range(len(self.nodes))
-        self.before = _reached(self.edges, order, passes)
-        self.after = _reached(readers, order[::-1], passes)
+        order = range(len(self.nodes))
+        self.before = _reached(self.edges, order)
+        self.after = _reached(readers, order[::-1])
         results = [split(name)[0] for name in step.results]
         ends = [n for n in self.nodes if n.op in step.effects or n.op == "NoOp"]
         ends += [self.by_name[name] for name in results if name in self.by_name]
@@ -95,27 +99,22 @@ class Graph:
                 self.readers.setdefault(read, []).append(node)
 
     def _sorted(self, given: set[str]) -> list[list[int]]:
-        after: dict[str, list[Node]] = {name: [] for name in self.by_name}
-        left = dict[str, int]()
+        first = dict[str, list[str]]()
         for node in self.by_name.values():
-            sources = {*node.waits}.union(name for name, _ in node.reads) - given
-            for lost in (name for name in sources if name not in self.by_name):
-                raise Refuted(f"{node.name!r} reads {lost!r}, which is no op")
-            node.sources = [self.by_name[name] for name in sources]
-            first = [each for each in node.sources if not self.is_back(node, each)]
-            left[node.name] = len(first)
-            for each in first:
-                after[each.name].append(node)
-        ready = [node for node in self.by_name.values() if not left[node.name]]
-        for node in ready:  # grows
-            node.index = len(self.nodes)
-            self.nodes.append(node)
-            for other in after[node.name]:
-                left[other.name] -= 1
-                if not left[other.name]:
-                    ready.append(other)
-        if len(ready) < len(left):
-            raise Refuted(f"{next(n for n in left if left[n])!r} waits in a cycle")
+            names = dict.fromkeys([*(name for name, _ in node.reads), *node.waits])
+            for name in (name for name in names if name not in given):
+                if name not in self.by_name:
+                    raise Refuted(f"{node.name!r} reads {name!r}, which is no op")
+                node.sources.append(self.by_name[name])
+            sources = (s for s in node.sources if not self.is_back(node, s))
+            first[node.name] = [source.name for source in sources]
+        try:
+            order = [*TopologicalSorter(first).static_order()]
+        except CycleError as error:
+            raise Refuted(f"{error.args[1][0]!r} waits in a cycle") from error
+        self.nodes += (self.by_name[name] for name in order)
+        for index, node in enumerate(self.nodes):
+            node.index = index
         return [[source.index for source in node.sources] for node in self.nodes]
 
     def is_back(self, node: Node, source: Node) -> bool:
@@ -131,31 +130,21 @@ class Graph:
         return bool(self.before[other.index] >> one.index & 1)
 
 
-def _reached(
-    edges: Sequence[Sequence[int]], order: Sequence[int], passes: int
-) -> list[int]:
-    """Return what each node reaches, as bits; with loops in several passes."""
-    found = [0] * len(edges)
-    for _ in range(passes):
-        before = [*found] if passes > 1 else found
+def _reached(edges: Sequence[Sequence[int]], order: Sequence[int]) -> list[int]:
+    """Return what each node reaches, as bits; around loops more than once."""
+    found, last = [0] * len(edges), list[int]()
+    while found != last:
+        last = [*found]
         for i in order:
-            reached = found[i]
             for other in edges[i]:
-                reached |= found[other] | (1 << other)
-            found[i] = reached
-        if before == found:
-            break
+                found[i] |= found[other] | 1 << other
     return found
 
 
 def _read(proto: Any) -> Node:
-    node = Node(proto.name, proto.op, proto)
-    for name in proto.input:
-        if name[0] == "^":
-            node.waits.append(name[1:])
-        else:
-            node.reads.append(split(name))
-    return node
+    reads = [split(name) for name in proto.input if name[0] != "^"]
+    waits = [name[1:] for name in proto.input if name[0] == "^"]
+    return Node(proto.name, proto.op, proto, reads, waits)
 
 
 def split(name: str) -> Tensor:
@@ -166,12 +155,7 @@ def split(name: str) -> Tensor:
 
 def members(bits: int) -> list[int]:
     """Return the positions of the bits that are set, ascending."""
-    text = bin(bits)[:1:-1]
-    found, at = list[int](), text.find("1")
-    while at >= 0:
-        found.append(at)
-        at = text.find("1", at + 1)
-    return found
+    return [found.start() for found in finditer("1", bin(bits)[:1:-1])]
 
 
 def describe(proto: Any) -> bytes:
@@ -193,9 +177,8 @@ def integers(node: Node | None) -> list[int] | None:
     tensor = node.proto.attr["value"].tensor
     if tensor.dtype not in _KINDS:
         return None
-    (kind, key), count = _KINDS[tensor.dtype], 1
-    for dim in tensor.tensor_shape.dim:
-        count *= dim.size
+    kind, key = _KINDS[tensor.dtype]
+    count = prod(dim.size for dim in tensor.tensor_shape.dim)
     if tensor.tensor_content:
         return memoryview(tensor.tensor_content).cast(kind).tolist()
     told = [*getattr(tensor, key)]

@@ -17,11 +17,36 @@ released after its last reader, and each write can be undone or comes last.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from lms.proof.nodes import Graph, Node, Refuted, Tensor, split
 from lms.proof.values import COPY_IN, COPY_OUT, VIEWS, Values
 
-__all__ = ["check_copies", "check_releases", "check_writes"]
+__all__ = ["Promise", "check_copies", "check_releases", "check_writes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """Effects that a rewritten step may add, and limits that it must keep.
+
+    Args:
+        calls: Functions of the host that may be called, by token: the positions of the
+            variables whose old values each one takes.
+        commit: Token of the function that is called at the commit point.
+        kept: Variables whose old values are kept before the step; None if the step may
+            write at any time.
+        releases: Tensors that leave, and the ops that take their memory.
+        footprints: Memory of ops, by device.
+        most: Bytes that may live at once, by device.
+    """
+
+    calls: Mapping[str, Sequence[int]] = field(default_factory=dict[str, Sequence[int]])
+    commit: str = ""
+    kept: frozenset[int] | None = None
+    releases: Sequence[tuple[str, str]] = ()
+    footprints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    most: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 def check_copies(graph: Graph) -> None:
@@ -43,17 +68,13 @@ def check_copies(graph: Graph) -> None:
                 raise Refuted(f"{node.name!r} reads {source!r} before its copy back")
 
 
-def check_releases(graph: Graph, releases: Sequence[tuple[str, str]]) -> None:
+def check_releases(graph: Graph, promise: Promise) -> None:
     """Check that ops which take a tensor's memory come after all that hold it.
-
-    Args:
-        graph: The rewritten step.
-        releases: Tensors that leave, and the ops that take their memory.
 
     Raises:
         Refuted: Names the first holder that may come later.
     """
-    for tensor, name in releases:
+    for tensor, name in promise.releases:
         taker = graph.by_name[name]
         for holder in _holders(graph, split(tensor)):
             if holder is not taker and not graph.is_first(holder, taker):
@@ -61,19 +82,8 @@ def check_releases(graph: Graph, releases: Sequence[tuple[str, str]]) -> None:
                 raise Refuted(f"{said} may still hold")
 
 
-def check_writes(
-    values: Values,
-    calls: Mapping[str, Sequence[int]],
-    kept: frozenset[int],
-    commit: str,
-) -> None:
+def check_writes(values: Values, promise: Promise) -> None:
     """Check that each write can be undone, or comes after the commit point.
-
-    Args:
-        values: The rewritten step's values.
-        calls: Variables whose old values functions of the host take, by token.
-        kept: Variables whose old values are kept before the step.
-        commit: Token of the function of the commit point.
 
     Raises:
         Refuted: Names the first write.
@@ -81,10 +91,13 @@ def check_writes(
     graph = values.graph
     hosts = [node for node in graph.nodes if node.op == "PyFunc"]
     tokens = [(node, node.proto.attr["token"].s.decode()) for node in hosts]
+    calls, kept = promise.calls, promise.kept
     for variable, bits in values.writes.items():
-        for node in graph.members(bits) if variable not in kept else ():
+        for node in graph.members(0 if kept is None or variable in kept else bits):
             told = [token for host, token in tokens if graph.is_first(host, node)]
-            if not any(t == commit or variable in calls.get(t, ()) for t in told):
+            if promise.commit not in told and not any(
+                variable in calls.get(token, ()) for token in told
+            ):
                 raise Refuted(f"{node.name!r} may write before the commit point")
 
 

@@ -9,7 +9,10 @@ the number of what was copied. Beyond that:
     effects     An op with another effect is found in the step before by its name, and
                 has the same inputs there.
     branches    A write in a loop or branch is such an effect. A read has as its number
-                the names of the writes that it follows, or may follow as before.
+                the names of the writes that it follows, or may follow as before. A
+                branch of sparse gradients runs always if all replicas gather an equal
+                constant (`all_reduce_indexed_slices` in cross_device_utils.py): ops of
+                the other one are dead (executor.cc), and may be missing.
     loops       A loop's Merge is found by its name and taken to be equal; then its
                 inputs must be equal, the edge back included.
     laws        Identities that the result names, and those of `lms.proof.laws`.
@@ -21,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from lms.proof.laws import SIZES, Block, Equal, Whole, find_block
+from lms.proof.laws import SIZES, Block, Whole, find_block
 from lms.proof.nodes import Graph, Node, Refuted, Tensor, describe, integers, split
 
 __all__ = ["COPY_IN", "COPY_OUT", "VIEWS", "Table", "Values"]
@@ -38,9 +41,11 @@ _HANDS_ON = {"Identity", "Enter", "Exit", "Switch", "Merge", "NextIteration"}
 _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape"}
 _READS |= {"VarIsInitializedOp"}
 _MUTE = {"NoOp", "DisableCopyOnRead"}  # ops without values and effects on values
+_GATHER, _KEYS = "CollectiveGatherV2", (1, 2, 3)  # inputs: size, group and instance
 _ASSIGN, _DRAWS = "AssignVariableOp", "StatelessRandomUniformV2"
+_NEVER = "never"  # when an op of a branch that never runs does so
 _SIGN, _ONE = [-(2**31)], [0x3F800000]  # bits of int32: the sign's, and those of 1.0
-_FLOAT32 = 1  # TensorFlow's number of the type
+_FLOAT32, _INT32 = 1, 3  # TensorFlow's numbers of the types
 _COUNTER = 2  # numbers of 64 bits in a counter
 
 
@@ -60,7 +65,7 @@ class Table:
     follows: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any])
     keys: dict[str, Hashable] = field(default_factory=dict[str, Hashable])  # by name
     laws: dict[str, None] = field(default_factory=dict[str, None])
-    wholes: dict[Hashable, list[Node]] = field(default_factory=dict[Hashable, Any])
+    wholes: dict[Hashable, list[Any]] = field(default_factory=dict[Hashable, Any])
     sides: dict[int, tuple[int, ...]] = field(default_factory=dict[int, Any])
     blocks: dict[int, tuple[int, Block]] = field(default_factory=dict[int, Any])
     equal: dict[int, int] = field(default_factory=dict[int, int])  # to the one element
@@ -83,17 +88,10 @@ class Table:
         for axis, begin, end in ranges:
             start, _ = found.get(axis, (0, 0))
             found[axis] = start + begin, start + end
-        shape = self.sides[base]
-        block = tuple((a, *r) for a, r in sorted(found.items()) if r != (0, shape[a]))
+        wholes = {a: (0, n) for a, n in enumerate(self.sides.get(base, ()))}
+        block = tuple((a, *r) for a, r in sorted(found.items()) if r != wholes[a])
         made = self.number("block", base, block) if block else base
-        if block:
-            self.blocks[made] = base, block
-        return made
-
-    def fill(self, element: int, *shape: int) -> int:
-        """Return the number of a tensor whose elements are all equal."""
-        made = self.number("fill", element, shape)
-        self.equal[made], self.sides[made] = element, shape
+        self.blocks |= {made: (base, block)} if block else {}
         return made
 
     def shape(self, number: int) -> tuple[int, ...]:
@@ -122,8 +120,14 @@ class Values:
         self._written = dict[tuple[int, int], int]()
         self._places = {split(name): i for name, i in graph.step.arguments.items()}
         self._find_accesses()
+        self._agreed = {each.name for each in self._find_agreed()}
+        self.when = dict[str, frozenset[Hashable]]()
         for node in graph.nodes:
-            self._made[node.name] = self._numbered(node)
+            when = self.when[node.name] = self._conditions(node)
+            if first and first.when.get(node.name, when) != when:
+                raise Refuted(f"{node.name!r} runs in another branch or loop")
+            made = self._branched(node)
+            self._made[node.name] = self._numbered(node) if made is None else made
         for node in graph.nodes:
             if node.op == "Merge" and self._begins(node):
                 self._agree(node, tuple(self.of(each) for each in node.reads))
@@ -143,8 +147,8 @@ class Values:
             return made[output]
         return self.table.number("output", made, output) if output else made
 
-    def compare(self) -> None:
-        """Compare what leaves the step with the step before.
+    def compare(self) -> list[Node]:
+        """Compare with the step before; return the ops with effects that are new.
 
         Raises:
             Refuted: Names the first op whose value differs.
@@ -161,24 +165,23 @@ class Values:
                 raise Refuted(f"variable {variable}: {self.blame(writers[-1])}")
         for name in first.effects.keys() - self.effects.keys():
             raise Refuted(f"effect {name!r} is missing")
-
-    def new_effects(self) -> list[Node]:
-        """Return the ops with effects that the step before has not."""
-        there = self._first.effects if self._first else ()
+        there = first.effects
         return [node for name, node in self.effects.items() if name not in there]
 
     def blame(self, node: Node | None) -> str:
         """Name the first op on the way to a node whose value is no value of before."""
-        if node is None:
-            return "is another argument, or not written"
-        table, bits = self.table, self.graph.before[node.index] | 1 << node.index
-        for each in self.graph.members(bits):
-            made = self._made.get(each.name, 0)
-            is_known = isinstance(made, list) or made < table.known
-            is_known |= made in table.blocks or made in table.rows
-            if not is_known and each.op not in _MUTE | {"Const"}:
-                return f"{each.name!r} ({each.op}) makes another value"
-        return f"{node.name!r} ({node.op}) reads other values"
+        last, table = node, self.table
+        while node is not None:
+            last, sources = (
+                node,
+                (self.graph.by_name.get(name) for name, _ in node.reads),
+            )
+            made = ((each, self._made.get(each.name, 0)) for each in sources if each)
+            new = (each for each, n in made if isinstance(n, int) and n >= table.known)
+            node = next((n for n in new if n.op not in ("Const", "Merge")), None)
+        return (
+            f"{last.name!r} ({last.op}) makes another value" if last else "is another"
+        )
 
     def version(self, variable: int, node: Node | None = None) -> int:
         """Return the number of a variable's value at a node, or at the step's end."""
@@ -210,8 +213,8 @@ class Values:
     def _unordered(self, variable: int, node: Node) -> list[Node]:
         """Return the writes to a variable that come neither before a node nor after."""
         graph, i = self.graph, node.index
-        left = self.writes[variable] & ~(graph.before[i] | graph.after[i] | 1 << i)
-        return graph.members(left)
+        ordered = graph.before[i] | graph.after[i] | 1 << i
+        return graph.members(self.writes[variable] & ~ordered)
 
     def _find_accesses(self) -> None:
         """Find which ops read or write variables, and which have other effects."""
@@ -243,6 +246,74 @@ class Values:
             elif beside and variable not in self.table.named:
                 raise Refuted(f"{node.name!r} and {beside[0].name!r} may change places")
 
+    def _find_agreed(self) -> Iterator[Node]:
+        """Yield the gathers to which all devices of a group give one equal integer."""
+        groups: dict[Any, list[Node]] = defaultdict(list)
+        for node in self.graph.nodes:
+            if node.op == _GATHER:
+                groups[tuple(self._told(node, place) for place in _KEYS)].append(node)
+        for keys, nodes in groups.items():
+            given = {tuple(self._constant(node, 0) or ()) for node in nodes}
+            if keys[0] == len(nodes) and None not in keys and [*map(len, given)] == [1]:
+                yield from nodes
+
+    def _told(self, node: Node, place: int) -> int | None:
+        """Return a number that a node reads, also in a loop or branch."""
+        tensor = node.reads[place]
+        while (maker := self.graph.by_name.get(tensor[0])) and maker.op in _HANDS_ON:
+            tensor = maker.reads[0]
+        value = integers(maker) or [None]
+        known = self.graph.step.numbers.get(self._places.get(tensor, -1))
+        return value[0] if maker and len(value) == 1 else known
+
+    def _conditions(self, node: Node) -> frozenset[Hashable]:
+        """Return when a node runs: in which loops, and behind which predicates."""
+        begin = frozenset[Hashable]()
+        if node.op == "Exit":  # of Enter, Merge, Switch, Exit
+            switch = self.graph.by_name[node.reads[0][0]]
+            merge = self.graph.by_name[switch.reads[0][0]]
+            (enter,) = (source for source in merge.sources if source.op == "Enter")
+            return begin.union(*(self.when[each.name] for each in enter.sources))
+        found = [self._behind(*read) for read in node.reads]
+        if node.op == "Merge":  # at the begin of a loop only Enter was numbered before
+            known = zip(found, node.reads, strict=True)
+            there = [w for w, (name, _) in known if name in self.when]
+            there = [when for when in there if _NEVER not in when] or there
+            return frozenset.intersection(*there)
+        if node.op == "Enter":
+            begin |= {node.proto.attr["frame_name"].s}
+        return begin.union(*found, *(self._behind(name, -1) for name in node.waits))
+
+    def _behind(self, name: str, output: int) -> frozenset[Hashable]:
+        """Return when a tensor is there, or an op has ended."""
+        maker, when = self.graph.by_name.get(name), self.when.get(name, frozenset())
+        if maker is None or maker.op != "Switch" or output < 0:
+            return when
+        which = self.of(maker.reads[1]), output
+        if which[0] == self.table.number("true"):
+            return when if output else when | {_NEVER}
+        return when | {which}
+
+    def _branched(self, node: Node) -> _Made | None:
+        """Return the numbers of a dead op, and at both ends of an open branch."""
+        table, true = self.table, self.table.number("true")
+        if _NEVER in self.when[node.name]:
+            self.effects.pop(node.name, None)
+            return table.number("named", node.name)
+        reads = list(enumerate(node.reads))
+        alive = [i for i, read in reads if _NEVER not in self._behind(*read)]
+        if node.op == "Merge" and len(alive) == 1 < len(reads):
+            chosen = table.number("Const", _INT32, (), alive[0])
+            return [self.of(node.reads[alive[0]]), chosen]
+        makers = [self.graph.by_name.get(name) for name, _ in node.reads]
+        if node.op == "Equal" and {n.op for n in makers if n} == {"Max", "Min"}:
+            read = {n.reads[0][0] for n in makers if n}
+            return true if len(read) == 1 and read <= self._agreed else None
+        if node.op != "Switch" or self.of(node.reads[1]) != true:
+            return None
+        table.laws |= {"a branch that always runs": None}
+        return [self.of(node.reads[0])] * 2
+
     def _begins(self, node: Node) -> bool:
         """Tell whether a node begins the rounds of a loop."""
         return any(self.graph.is_back(node, source) for source in node.sources)
@@ -269,11 +340,13 @@ class Values:
         if node.op == "ReadVariableOp" and versions:
             return versions[0]
         if (value := integers(node)) is not None:
-            sides = node.proto.attr["value"].tensor.tensor_shape.dim
-            shape = tuple(dim.size for dim in sides)
+            tensor = node.proto.attr["value"].tensor
+            shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
             return table.number("Const", node.proto.attr["dtype"].type, shape, *value)
         if node.op == "Fill" and (shape := self._constant(node, 0)) is not None:
-            return table.fill(inputs[-1], *shape)
+            made = table.number("fill", inputs[-1], *shape)
+            table.equal[made], table.sides[made] = inputs[-1], tuple(shape)
+            return made
         what = describe(node.proto), node.proto.device * (node.op != "Const")
         writes = [v for v in variables if self.writes[v] >> node.index & 1]
         if node.name in self.effects or not table.named.isdisjoint(writes):
@@ -314,15 +387,9 @@ class Values:
                 source, _, output = name.partition(":")
                 each = inner[source]
                 read = tuple(value(other) for other in each.input if other[0] != "^")
-                key = (
-                    "compiled",
-                    each.op,
-                    describe(each),
-                    node.proto.device,
-                    read,
-                    output,
-                )
-                made[name] = read[0] if each.op in _SAME else table.number(*key)
+                what = "compiled", describe(each), node.proto.device
+                own = table.number(*what, read, output)
+                made[name] = read[0] if each.op in _SAME else own
                 if each.op == "ReadVariableOp":
                     made[name] = versions[read[0]]
             return made[name]
@@ -347,14 +414,17 @@ class Values:
             table.sides.setdefault(made, (1, *table.shape(inputs[0])))
         if node.op == "AddV2" and len(by := self._constant(node, 1) or ()) == _COUNTER:
             table.added[made] = (inputs[0], by[0]) if by[1] == 0 else (made, 0)
-        if first is None:
-            for output, shape in enumerate(table.shapes.get(node.name, ())):
-                own = table.number("output", made, output) if output else made
+        if first is None and (shapes := table.shapes.get(node.name)):
+            rest = (table.number("output", made, i) for i in range(1, len(shapes)))
+            outputs = [made, *rest]
+            for own, shape in zip(outputs, shapes, strict=True):
                 table.sides.setdefault(own, shape or ())
-            if table.shapes:
-                table.wholes.setdefault(self._masked(node, what, inputs), []).append(
-                    node
-                )
+            told = {i: self._constant(node, i) for i in range(len(inputs))}
+            told = {i: value for i, value in told.items() if value is not None}
+            shapes = [table.shape(number) for number in inputs]
+            whole = Whole(node.proto, shapes, table.sides[made], told)
+            key, start = self._masked(node, what, inputs)
+            table.wholes.setdefault(key, []).append((whole, outputs, start))
         if first is None or made < table.known:
             return made
         if node.op == "Select" and _is_nothing(self._source(node, 0)):
@@ -363,11 +433,10 @@ class Values:
         base, block = table.parted(inputs[0]) if inputs else (made, ())
         gone = [*node.proto.attr["squeeze_dims"].list.i] if node.op == "Squeeze" else []
         if gone == [0] and base in table.rows:
-            ranges = [(axis - 1, begin, end) for axis, begin, end in block]
-            return table.block(table.rows[base], ranges) if block else table.rows[base]
+            return table.block(table.rows[base], [(a - 1, b, e) for a, b, e in block])
         if node.op == "Less" and (sign := self._sign(node)) is not None:
             return sign
-        return self._part(first, node, what, inputs) or made if table.shapes else made
+        return self._part(node, what, inputs) or made if table.shapes else made
 
     def _sign(self, node: Node) -> int | None:
         """Return the number of a comparison of integers that floats stand for."""
@@ -386,91 +455,59 @@ class Values:
         less.attr["T"].CopyFrom(bit.proto.attr["T"])
         return self.table.number(describe(less), node.proto.device, *whole, ())
 
-    def _masked(self, node: Node, what: Any, inputs: Sequence[int]) -> Hashable:
-        """Return a key that an op and its parts share."""
-        table = self.table
+    def _masked(
+        self, node: Node, what: Any, inputs: Sequence[int]
+    ) -> tuple[Hashable, int]:
+        """Return (a key that an op and its parts share, what its counter is ahead)."""
+        table, ahead = self.table, 0
         bases = [table.parted(number)[0] for number in inputs]
         bases = [table.number("equal", table.equal.get(n, -n - 1)) for n in bases]
-        for place in range(len(bases)):
-            bases[place] = -1 if place == SIZES.get(node.op) else bases[place]
+        if node.op in SIZES:
+            bases[SIZES[node.op]] = -1
         if node.op == _DRAWS:
-            bases[2] = table.added.get(inputs[2], (inputs[2], 0))[0]
-        return *what, *bases
+            bases[2], ahead = table.added.get(inputs[2], (inputs[2], 0))
+        return (*what, *bases), ahead
 
-    def _part(
-        self, first: "Values", node: Node, what: Any, inputs: list[int]
-    ) -> _Made | None:
+    def _part(self, node: Node, what: Any, inputs: list[int]) -> _Made | None:
         """Return the blocks that an op makes; None if no law says so."""
         table = self.table
-        if (
-            node.op == "ConcatV2"
-            and len(inputs) > 1
-            and (whole := self._joined(node, inputs)) is not None
-        ):
+        if (joined := self._joined(node, inputs)) is not None:
             table.laws |= {"concatenated parts are the whole": None}
-            return whole
-        blocks = [self._block(number) for number in inputs]
+            return joined
+        parts = [table.parted(number) for number in inputs]
+        blocks = [() if base in table.equal else block for base, block in parts]
+        shapes = [table.shape(number) for number in inputs]
         sizes = self._constant(node, SIZES[node.op]) if node.op in SIZES else None
-        for each in table.wholes.get(self._masked(node, what, inputs), ()):
-            makers = [first.graph.by_name.get(source) for source, _ in each.reads]
-            told = ((i, integers(maker)) for i, maker in enumerate(makers))
-            whole = Whole(
-                each.proto,
-                [table.shape(first.of(read)) for read in each.reads],
-                table.shapes[each.name][0] or (),
-                {i: value for i, value in told if value is not None},
-            )
-            count = None
-            if node.op == _DRAWS:
-                counters = inputs[2], first.of(each.reads[2])
-                own, start = (table.added.get(n, (0, 0))[1] for n in counters)
-                count = own - start
-            if (found := find_block(whole, blocks, sizes, count)) is not None:
+        key, begin = self._masked(node, what, inputs)
+        for whole, outputs, start in table.wholes.get(key, ()):
+            count = None if node.op != _DRAWS else begin - start
+            if (found := find_block(whole, blocks, shapes, sizes, count)) is not None:
                 table.laws |= {found[0]: None}
-                outputs = range(len(table.shapes[each.name]))
-                return [
-                    table.block(first.of((each.name, i)), found[1]) for i in outputs
-                ]
-        begin = self._constant(node, 1) if node.op == "Slice" else None
-        size = self._constant(node, 2) if node.op == "Slice" else None
-        shape = table.shape(inputs[0]) if inputs else ()
-        if begin is None or size is None or not len(begin) == len(size) == len(shape):
+                return [table.block(number, found[1]) for number in outputs]
+        begin, size = self._constant(node, 1) or (), self._constant(node, 2) or ()
+        shape = table.shape(inputs[0]) if node.op == "Slice" else ()
+        if not shape or not len(begin) == len(size) == len(shape):
             return None
-        ends = [
-            b + s if s >= 0 else n for b, s, n in zip(begin, size, shape, strict=True)
-        ]
-        return table.block(
-            inputs[0], [*zip(range(len(begin)), begin, ends, strict=True)]
-        )
-
-    def _block(self, number: int) -> Block | Equal:
-        base, block = self.table.parted(number)
-        return [*self.table.shape(number)] if base in self.table.equal else block
+        sides = enumerate(zip(begin, size, shape, strict=True))
+        ranges = [(a, b, b + s if s >= 0 else n) for a, (b, s, n) in sides]
+        return table.block(inputs[0], ranges)
 
     def _joined(self, node: Node, inputs: Sequence[int]) -> int | None:
         """Return what blocks are side by side; None if they are not."""
+        if node.op != "ConcatV2" or len(inputs) < 2:
+            return None
         table, (*parts, _) = self.table, inputs
         base = table.parted(parts[0])[0]
-        elements = {table.equal.get(number, -1) for number in parts}
-        if (
-            len(elements) == 1
-            and -1 not in elements
-            and (at := self._constant(node, -1))
-        ):
-            shape = [*table.sides[base]]
-            shape[at[0]] = sum(table.sides[number][at[0]] for number in parts)
-            others = {(*s[: at[0]], *s[at[0] :][1:]) for s in map(table.shape, parts)}
-            return table.fill(elements.pop(), *shape) if len(others) == 1 else None
         axes, shape = self._constant(node, len(parts)), table.sides.get(base)
         ranges, rest = list[tuple[int, int]](), set[Block]()
-        for own, block in map(table.parted, parts):
-            if own != base or not axes or not shape:
-                return None
+        if not axes or not shape or {table.parted(part)[0] for part in parts} != {base}:
+            return None
+        for _, block in map(table.parted, parts):
             cut = {axis: (begin, end) for axis, begin, end in block}
             ranges.append(cut.pop(axes[0] % len(shape), (0, 0)))
             rest.add(tuple((axis, *cut[axis]) for axis in sorted(cut)))
         is_row = all(a[1] == b[0] for a, b in pairwise(ranges))
-        if not (axes and shape and is_row and len(rest) == 1) or (0, 0) in ranges:
+        if not is_row or len(rest) > 1 or (0, 0) in ranges:
             return None
         along = axes[0] % len(shape), ranges[0][0], ranges[-1][1]
         return table.block(base, [*rest.pop(), along])
@@ -478,7 +515,6 @@ class Values:
 
 def _is_nothing(node: Node | None) -> bool:
     """Tell whether a node is a constant of zeros, or of False."""
-    if node is None or node.op != "Const":
-        return False
-    tensor = node.proto.attr["value"].tensor
-    return not any([*tensor.bool_val, *tensor.float_val, *tensor.tensor_content])
+    tensor = node.proto.attr["value"].tensor if node and node.op == "Const" else None
+    values = tensor and [*tensor.bool_val, *tensor.float_val, *tensor.tensor_content]
+    return values is not None and not any(values)

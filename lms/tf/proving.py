@@ -15,6 +15,7 @@ from lms.proof.nodes import Step
 from lms.proof.prove import Promise, Proof, prove
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
+from lms.tf.capture.device_orders import numbers_in
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.lowering import TracedStep
 from lms.tf.nodes import full_name, source_of
@@ -78,16 +79,9 @@ def prove_step(
 
 
 def _before(traced: TracedFunction, step: TracedStep) -> Step:
-    graph = traced.graph_def
-    numbers = {
-        node.attr["index"].i: node.name for node in graph.node if node.op == "_Arg"
-    }
-    results = {
-        node.attr["index"].i: full_name(node.input[0])
-        for node in graph.node
-        if node.op == "_Retval"
-    }
-    shift, arguments = 0, dict[str, int]()
+    graph, shift, arguments = traced.graph_def, 0, dict[str, int]()
+    numbers = {n.attr["index"].i: n.name for n in graph.node if n.op == "_Arg"}
+    ends = {n.attr["index"].i: n.input[0] for n in graph.node if n.op == "_Retval"}
     if traced.iterator_spec is not None:
         shift = sum(a.captured is None for a in step.arguments) - 1
         arguments = {
@@ -99,17 +93,14 @@ def _before(traced: TracedFunction, step: TracedStep) -> Step:
         arguments[f"{numbers.pop(0)}:0"] = -1
     arguments |= {f"{name}:0": i + shift for i, name in numbers.items()}
     nodes = [node for node in graph.node if node.op not in ("_Arg", "_Retval")]
-    known = {
-        "arguments": arguments,
-        "results": [results[i] for i in range(len(results))],
-    }
-    return _step(step, nodes, graph.library, **known)
+    results = [full_name(ends[i]) for i in range(len(ends))]
+    return _step(step, nodes, graph.library, arguments=arguments, results=results)
 
 
 def _after(step: TracedStep, nodes: Sequence[compat.NodeDef]) -> Step:
     arguments = {f"{a.name}:0": i for i, a in enumerate(step.arguments)}
-    known = {"arguments": arguments, "results": step.outputs}
-    return _step(step, nodes, step.library, **known)
+    outputs = step.outputs
+    return _step(step, nodes, step.library, arguments=arguments, results=outputs)
 
 
 def _step(
@@ -118,6 +109,7 @@ def _step(
     functions = {function.signature.name: function for function in library.function}
     inner = chain.from_iterable(function.node_def for function in library.function)
     every = {node.op: node for node in chain(inner, nodes)}
+    told = numbers_in({str(i): a.captured for i, a in enumerate(step.arguments)})
     return Step(
         nodes=nodes,
         functions=functions,
@@ -127,19 +119,17 @@ def _step(
         effects=frozenset(
             op for op, node in every.items() if compat.is_stateful_or_calls(node)
         ),
+        numbers={int(place): number for place, number in told.items()},
         **known,
     )
 
 
 def _footprint(op: Op) -> tuple[str, Footprint]:
-    sizes = [0 if op.persistent else rounded_up(t.size) for t in op.outputs]
-    reuses = None if op.reusing is None else op.outputs.index(op.reusing)
-    shares = None if op.alias is None else op.inputs.index(op.alias)
     return op.name, Footprint(
-        outputs=sizes,
+        outputs=[0 if op.persistent else rounded_up(t.size) for t in op.outputs],
         scratch=op.scratch,
-        shares=shares,
-        reuses=reuses,
+        shares=None if op.alias is None else op.inputs.index(op.alias),
+        reuses=None if op.reusing is None else op.outputs.index(op.reusing),
         stays=op.to_host,
     )
 

@@ -5,6 +5,7 @@ b = NoOp(^a)           waits for a
 c = Const() [1, 0]     of int32
 """
 
+import json
 import re
 from typing import Any
 
@@ -15,13 +16,18 @@ from lms.tf import compat
 
 __all__ = ["small_step"]
 
-_LINE = re.compile(r"(\S+) = (\w+)\((.*?)\)(?: \[(.*)\])?")
+_LINE = re.compile(r"(\S+) = (\w+)\((.*?)\)(?: (.*))?")
 _EFFECTS = {"ReadVariableOp", "AssignVariableOp", "AssignSubVariableOp", "PyFunc"}
-_EFFECTS |= {"Empty", "RandomUniform"}
+_EFFECTS |= {"Empty", "RandomUniform", "CollectiveGatherV2"}
 
 
-def small_step(text: str, results: str, *, variables: str = "w") -> Step:
-    """Return the step of a text, with arguments `x` and the named variables."""
+def small_step(
+    text: str, results: str, *, variables: str = "w", x: int | None = None
+) -> Step:
+    """Return the step of a text, with arguments `x` and the named variables.
+
+    `x` is one integer in all steps, or none that is known.
+    """
     arguments = ["x", *variables.split()]
     return Step(
         nodes=[_node(line) for line in text.strip().splitlines()],
@@ -30,6 +36,7 @@ def small_step(text: str, results: str, *, variables: str = "w") -> Step:
         handles=frozenset(range(1, len(arguments))),
         results=[f"{name}:0" for name in results.split()],
         effects=frozenset(_EFFECTS),
+        numbers={} if x is None else {0: x},
     )
 
 
@@ -38,8 +45,7 @@ def _node(line: str) -> Any:
     assert found is not None, line
     name, op, inputs, value = found.groups()
     if value is not None:
-        numbers = [int(number) for number in value.split(",")]
-        return compat.constant(name, numbers, tf.int32)
+        return compat.constant(name, json.loads(value), tf.int32)
     reads = filter(None, (each.strip() for each in inputs.split(",")))
     node = compat.made_node(name, op, reads, "/device:GPU:0")
     if op == "PyFunc":

@@ -92,6 +92,11 @@ def _cut(array: np.ndarray, block: Block) -> np.ndarray:
     return array
 
 
+def _sides(shape: Sequence[int], block: Block) -> tuple[int, ...]:
+    cut = {axis: end - begin for axis, begin, end in block}
+    return tuple(cut.get(axis, size) for axis, size in enumerate(shape))
+
+
 def _halves(shape: Sequence[int]) -> Iterator[Block]:
     """Yield no block, then the first and the second half along each axis."""
     yield ()
@@ -126,7 +131,8 @@ def test_a_part_has_the_numbers_of_the_whole(name: str) -> None:
         every: list[Block] = [() for _ in op.inputs]
         for place, block in zip(places, blocks, strict=True):
             every[place] = block
-        answer = find_block(whole, every, None, None)
+        sides = [_sides(*pair) for pair in zip(whole.read, every, strict=True)]
+        answer = find_block(whole, every, sides, None, None)
         if answer is None or not any(blocks):
             continue
         _, block = answer
@@ -149,8 +155,8 @@ def test_random_numbers_of_a_part_go_on_where_its_counter_says() -> None:
     node = compat.NodeDef(op="StatelessRandomUniformV2")
     node.attr["dtype"].type = tf.float32.as_datatype_enum
     whole = Whole(proto=node, read=[], made=(8, 6), integers={})
-    found = find_block(whole, [], [2, 6], 3)
+    found = find_block(whole, [], [], [2, 6], 3)
     assert found == ("random numbers by counter", ((0, 2, 4),))
     np.testing.assert_array_equal(draw(2, 3), draw(8, 0)[2:4])
-    assert find_block(whole, [], [2, 6], 1) is None, "in the middle of a row"
-    assert find_block(whole, [], [4, 6], 9) is None, "beyond the end"
+    assert find_block(whole, [], [], [2, 6], 1) is None, "in the middle of a row"
+    assert find_block(whole, [], [], [4, 6], 9) is None, "beyond the end"

@@ -109,6 +109,7 @@ def rewrite(
     nodes = rewriter.nodes
     rewriter.move()
     rewriter.wire(seal or Seal())
+    rewriter.hold_back()
     if not (plan.is_empty or plan.chain_is_partial):
         rewriter.write_in_place()
     if watch is not None:
@@ -329,6 +330,14 @@ class _Rewriter:
                     looked = self._look(tensor.name, f"{prefix}{i}", (), device)
                     found.append(looked)
         return found
+
+    def hold_back(self) -> None:
+        """Let what waits for a swap-out wait for `_sent`'s ops of the tensor, too."""
+        sent = [n for n in self.nodes if n.name.startswith("lms") and "/sent" in n.name]
+        for node in sent:
+            for out in self.nodes.readers(node.input[0]):
+                if out.op == COPY_OUT and out.device == node.device:
+                    self.nodes.replace_waits(out.name, [out.name, node.name])
 
     def _look(
         self, tensor: str, prefix: str, waits: Sequence[str], device: str = ""

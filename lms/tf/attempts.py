@@ -6,6 +6,8 @@
                        > recompute all ops, then no op > as "no plan fits", into 88 %
     sizes unknown      unplanned > guess the sizes > unplanned
     plan not valid     recompute no op > as "no plan fits"
+    not proved         into 88, 94 % of the free bytes > recompute no op > unplanned, or
+                       refuse; never refuse for a fault of the proof itself
 
 A plan offloads tensors that the step makes; a rewrite changes the step itself. Ops are
 split first where one op needs most of the step's memory; else variables are offloaded
@@ -28,7 +30,7 @@ from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep
 from lms.planning.settings import Settings
 from lms.units import Bytes, Seconds
 
-__all__ = ["NOTHING", "Attempt", "Offers", "Outcome", "Rewrites"]
+__all__ = ["NOTHING", "Attempt", "Offers", "Outcome", "Rewrites", "UnprovedError"]
 __all__ += ["count_plans", "first_plan", "last_failure", "next_attempt", "refusal"]
 
 _LOG = logging.getLogger("lms")
@@ -39,6 +41,12 @@ _LESS_PERCENT, _TRIES = (88, 94, 98), 6
 
 # At least 1/4 of the remaining variables' bytes is offloaded at once.
 _PART = 4
+
+
+class UnprovedError(PlanError):
+    """A step is not proved, by its plan's fault or by one of the proof itself."""
+
+    is_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -140,9 +148,13 @@ def next_attempt(tried: Sequence[Outcome], settings: Settings) -> Attempt | None
     """Return what to try after at least one outcome; None where nothing is left."""
     first, *later = _since_failure(tried)
     ran_out, error = first.failure is not None, tried[-1].error
+    unproved = _unproved(tried)
     is_invalid = isinstance(error, PlanError) and settings.plan is None
-    is_refusal = error is None or is_invalid or isinstance(error, BudgetError)
-    if not ran_out or (later and not first.attempt.planned):
+    is_refusal = error is None or isinstance(error, BudgetError | UnprovedError)
+    is_refusal |= is_invalid
+    if unproved and not ran_out:
+        ladder = (_other,)
+    elif not ran_out or (later and not first.attempt.planned):
         ladder = (_rewrite,)
     elif not first.attempt.planned:
         ladder = (_guess,)
@@ -152,7 +164,8 @@ def next_attempt(tried: Sequence[Outcome], settings: Settings) -> Attempt | None
         if (attempt := rung(tried, settings)) is not None:
             return attempt
     had_plan = first.planned is not None and not first.planned.plan.is_empty
-    if settings.asks_for_a_plan or (ran_out and not (had_plan and is_refusal)):
+    is_asked = settings.asks_for_a_plan and not any(e.is_fault for e in unproved)
+    if is_asked or (ran_out and not (had_plan and is_refusal)):
         return None
     return replace(first.attempt, planned=False)
 
@@ -205,7 +218,11 @@ def refusal(tried: Sequence[Outcome]) -> LMSError | None:
     is not valid comes last.
     """
     errors = [each.error for each in _since_failure(tried) if each.error is not None]
-    errors = [e for e in errors if not isinstance(e, PlanError)] or errors
+    errors = (
+        _unproved(tried)
+        or [error for error in errors if not isinstance(error, PlanError)]
+        or errors
+    )
     if not errors or not isinstance(errors[-1], BudgetError):
         return errors[-1] if errors else None
     return min(errors, key=lambda error: getattr(error, "least_bytes", 0) or math.inf)
@@ -220,9 +237,23 @@ def _keep(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
     """Plan without recomputation where the validator has refused a plan, once."""
     last = tried[-1]
     may_keep = settings.recompute is None and last.attempt.recompute is not False
-    if not (may_keep and isinstance(last.error, PlanError)):
-        return None
-    return replace(last.attempt, recompute=False)
+    is_invalid = isinstance(last.error, PlanError) and not _unproved(tried)
+    return replace(last.attempt, recompute=False) if may_keep and is_invalid else None
+
+
+def _unproved(tried: Sequence[Outcome]) -> list[UnprovedError]:
+    errors = (each.error for each in _since_failure(tried))
+    return [error for error in errors if isinstance(error, UnprovedError)]
+
+
+def _other(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
+    """Plan into less, then with no op recomputed: other plans have other edges."""
+    ways = [*product(_LESS_PERCENT[:2], [None]), (100, False)]
+    known = {(each.attempt.percent, each.attempt.recompute) for each in tried}
+    for percent, way in ways if settings.recompute is None else ways[:-1]:
+        if (percent, way) not in known:
+            return replace(tried[-1].attempt, percent=percent, recompute=way)
+    return None
 
 
 def _guess(tried: Sequence[Outcome], _: Settings) -> Attempt | None:

@@ -18,7 +18,7 @@ from lms.proof.prove import Proof
 from lms.simulation.allocator import SmallPool
 from lms.simulation.turns import Turn, comes_first, find_turns
 from lms.tf import compat
-from lms.tf.attempts import Outcome
+from lms.tf.attempts import Outcome, UnprovedError
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.ops import CONSTANT
 from lms.tf.failures import refused_in_words
@@ -52,6 +52,7 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
 
     Raises:
         UnsealedError: If a device's plan must be made unsealed.
+        UnprovedError: If values or order of the step are not proved.
     """
     first, plans = founds[0].step, list(map(_planned, founds))
     is_plain = all(planned.runs_plain for planned in plans)
@@ -102,10 +103,7 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
         taken += [()] * (len(waits) - len(taken))
         hosts = zip((made for made, _ in waits), taken, strict=True)
         asked = (first.traced, steps[0], nodes, plans, hosts, before_writes)
-        try:
-            proof = prove_step(*asked)
-        except Exception as error:  # a fault of the proof must not end a training
-            proof = Proof(failed=f"the proof ended in {error!r}")
+        proof = _prove(asked, is_plain=is_plain)
         shown = {"proof": str(proof), "laws": "; ".join(proof.laws)}
         for part in parts:
             part.predicted = replace(part.predicted, **shown)
@@ -122,6 +120,20 @@ def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
         held_back=held_back,
         searches=first.settings.replan and len(plans) == 1,
     )
+
+
+def _prove(asked: tuple[Any, ...], *, is_plain: bool) -> Proof:
+    """Prove a step; a plain one may run if the proof itself has a fault."""
+    try:
+        proof = prove_step(*asked)
+    except Exception as error:
+        proof = Proof(failed=f"the proof ended in {error!r}", is_fault=True)
+    if proof.proved or (proof.is_fault and is_plain):
+        return proof
+    said = f"Could not prove the planned step: {proof.failed}."
+    error = UnprovedError(f"{said} Report the model, or give another `budget`.")
+    error.is_fault = proof.is_fault
+    raise error
 
 
 def _planned(found: Outcome) -> PlannedStep:

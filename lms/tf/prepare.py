@@ -159,6 +159,7 @@ class Captured:
                 found = replace(now, attempt=replace(now.attempt, unsealed=str(error)))
             except LMSError as error:  # another plan, or none, may do
                 error = error.with_traceback(None)
+                _LOG.warning("Another plan is made, if there is one: %s", error)
                 tried.append(replace(now, planned=None, error=error))
                 found = first_plan(self, tried, self.settings)
         if prepared is None:

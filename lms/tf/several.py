@@ -123,7 +123,8 @@ class StepOfDevices:
                     self.attempts[error.number] = replace(attempt, unsealed=why)
                 except LMSError as error:
                     is_last = not all(found.attempt.planned for found in founds)
-                    if is_last or self.settings.asks_for_a_plan:
+                    is_asked = self.settings.asks_for_a_plan
+                    if is_last or (is_asked and not getattr(error, "is_fault", False)):
                         raise
                     error = error.with_traceback(None)
                     founds = self._without_plan(error, founds[0])

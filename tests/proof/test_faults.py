@@ -54,7 +54,25 @@ def test_a_planned_step_is_proved_and_faults_in_it_are_refused(
     assert survivors.keys().isdisjoint(DEADLY), trial["harmless"]
 
 
-def test_the_report_says_that_a_step_is_not_proved(worker: Worker) -> None:
-    said = worker.ask("tests.proof.trials:judge_a_faulty_rewriter", memory="1GiB")
-    assert said.startswith("not proved: ")
-    assert "makes another value" in said
+def test_a_step_that_is_not_proved_is_refused_by_the_value_that_failed(
+    worker: Worker,
+) -> None:
+    asked: Any = {"count": 9, "budget": "7MiB"}
+    trial = worker.ask("tests.proof.trials:run_faulty", memory="1GiB", **asked)
+    assert trial["error"].startswith("UnprovedError: Could not prove the planned step")
+    assert "makes another value" in trial["error"]
+
+
+def test_another_plan_takes_the_place_of_one_that_is_not_proved(worker: Worker) -> None:
+    asked: Any = {"count": 1, "budget": "7MiB"}
+    trial = worker.ask("tests.proof.trials:run_faulty", memory="1GiB", **asked)
+    assert trial["proof"].startswith("values, order")
+    assert trial["swaps"] > 0
+    assert trial["built"] == 2
+
+
+def test_a_fault_of_the_proof_itself_ends_no_training(worker: Worker) -> None:
+    asked: Any = {"count": -1, "budget": "7MiB"}
+    trial = worker.ask("tests.proof.trials:run_faulty", memory="1GiB", **asked)
+    assert "the proof ended in KeyError" in trial["not_planned"]
+    assert trial["swaps"] == 0

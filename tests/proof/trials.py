@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms import fit_in_memory
+from lms.errors import LMSError
 from lms.planning.settings import read_settings
 from lms.tf import building, proving
 from lms.tf.capture.keras_step import iterator_of, make_slots, step_of
@@ -18,7 +19,7 @@ from tests.models import CASES
 from tests.proof.faults import Subject, judge, table
 from tests.tf.steps import descent
 
-__all__ = ["judge_a_faulty_rewriter", "make_faults"]
+__all__ = ["make_faults", "run_faulty"]
 
 
 def make_faults(name: str, share: float, count: int) -> dict[str, Any]:
@@ -62,23 +63,41 @@ def make_faults(name: str, share: float, count: int) -> dict[str, Any]:
     }
 
 
-def judge_a_faulty_rewriter() -> str:
-    """Plan a step while the rewriter lets one copy back read another's copy out.
+def run_faulty(count: int, budget: str) -> dict[str, Any]:
+    """Plan and run a step while a copy back reads another's copy out in some builds.
 
-    Return what the report says of the proof.
+    Args:
+        count: How many builds are faulty; with -1 the proof itself has a fault.
+        budget: Bytes of the step.
+
+    Returns:
+        The `error`, or what the report says of the step.
     """
     step, _ = descent(8, 64)
-    own = building.one_round_at_a_time
+    own, left = building.one_round_at_a_time, [count]
 
     def faulty(nodes: Any) -> Any:
-        nodes = own(nodes)
-        first, second, *_ = (n for n in nodes if n.op == "_CopyFromHostToGpu")
-        first.input[0] = second.input[0]
+        nodes, left[0] = own(nodes), left[0] - 1
+        if left[0] >= 0:
+            first, second, *_ = (n for n in nodes if n.op == "_CopyFromHostToGpu")
+            first.input[0] = second.input[0]
         return nodes
 
+    def unready(*_: Any) -> Any:
+        raise KeyError("a fault")
+
     building.one_round_at_a_time = faulty
-    some = [tf.ones([4096, 64])]
-    return fit_in_memory(step, some, budget="7MiB", recompute=False).report[0].proof
+    if count < 0:
+        proving.prove = unready
+    x = tf.ones([4096, 64])
+    try:
+        run = fit_in_memory(step, [x], budget=budget, recompute=False)
+        loss = float(run(x))
+    except LMSError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    (report,) = run.report
+    told = {"loss": loss, "swaps": report.swap_count, "built": count - left[0]}
+    return told | {"proof": report.proof, "not_planned": report.not_planned}
 
 
 def _specs(data: Any, size: int) -> Any:

@@ -162,21 +162,27 @@ class _Patched:
         self._hog = hog
 
     def __enter__(self) -> None:
-        self._rewrite, self._anew = building.rewrite, PreparedStep.planned_anew
-        hog, rewrite, anew = self._hog, self._rewrite, self._anew
+        self._owned = building.rewrite, building.rebuild, PreparedStep.planned_anew
+        (rewrite, rebuild, anew), hog = self._owned, self._hog
+        chain = list[str]()
 
-        def with_hog(step: Any, plan: Any, *args: Any, **options: Any) -> list[Any]:
-            nodes = rewrite(step, plan, *args, **options)
-            if plan.chain and not hog.taken:
-                hog.put_into(nodes, plan.chain)
-            return nodes
+        def seen(step: Any, plan: Any, *args: Any, **options: Any) -> list[Any]:
+            chain[:] = plan.chain
+            return rewrite(step, plan, *args, **options)
+
+        def with_hog(traced: Any, step: Any, nodes: Any, **options: Any) -> Any:
+            if chain and not hog.taken:  # behind the proof
+                hog.put_into(nodes, chain)
+            chain.clear()
+            return rebuild(traced, step, nodes, **options)
 
         def without_hog(self: PreparedStep, reason: str) -> Any:
             hog.release()
             return anew(self, reason)
 
-        building.rewrite, PreparedStep.planned_anew = with_hog, without_hog
+        building.rewrite, building.rebuild = seen, with_hog
+        PreparedStep.planned_anew = without_hog
 
     def __exit__(self, *_: object) -> None:
         self._hog.release()
-        building.rewrite, PreparedStep.planned_anew = self._rewrite, self._anew
+        building.rewrite, building.rebuild, PreparedStep.planned_anew = self._owned

@@ -16,7 +16,15 @@ from lms.errors import (
 from lms.ir.plan import SwapPlan
 from lms.planning.problem import MemoryBudget
 from lms.planning.settings import Settings
-from lms.tf.attempts import NOTHING, Attempt, Offers, Outcome, first_plan, refusal
+from lms.tf.attempts import (
+    NOTHING,
+    Attempt,
+    Offers,
+    Outcome,
+    UnprovedError,
+    first_plan,
+    refusal,
+)
 
 ROOM = MemoryBudget(total=1000, margin=0, persistent=0)
 SPLIT = tuple(SimpleNamespace(most=each) for each in (40, 20))
@@ -87,6 +95,9 @@ ALL = Offers(lists=("loop",), variables=MOVE, op_sizes=SPLIT, largest_op=SMALL)
 HEAVY = Offers(variables=MOVE, op_sizes=SPLIT, largest_op=LARGE)
 LESS = "704; 752; 784; 880; 940; 980"  # 88, 94 and 98 % of 800 and of 1000
 WAYS = "1000 recompute=True; 1000 recompute=False"
+OTHERS = "1000; 880; 940; 1000 recompute=False"
+UNPROVED, FAULT = UnprovedError("a value"), UnprovedError("the proof ended")
+FAULT.is_fault = True
 OPEN_SIZE = UnsupportedError("open")
 INVALID = PlanError("'x' must be one that may be recomputed")
 UNPLANNED = ran_out("plain", planned=False)
@@ -160,6 +171,19 @@ ROWS = {
     "sizes are guessed when memory runs out": row(
         "1000 guess; 1000 move=slot; none", 1100, 1050, tried=UNPLANNED, offers=OPEN
     ),
+    "a plan that is not proved gives way to another": row(
+        "1000; 880; 940", UNPROVED, 1100, "B"
+    ),
+    "no plan is proved": row(f"{OTHERS}; unplanned", *(UNPROVED,) * 4),
+    "no plan that was asked for is proved": row(
+        f"{OTHERS}; none", UNPROVED, 1100, UNPROVED, 1100, budget=1000
+    ),
+    "a fault of the proof refuses no step": row(
+        "1000; 880; 940; unplanned", *(FAULT,) * 3, budget=1000, recompute=True
+    ),
+    "less is proved after memory ran out": row(
+        "704; 752", UNPROVED, "B", tried=ran_out()
+    ),
     "sizes are guessed once": row("none", tried=GUESSED + UNPLANNED, offers=OPEN),
 }
 
@@ -187,3 +211,9 @@ def test_a_refusal_comes_before_a_plan_that_is_not_valid() -> None:
     step = Step(offered=Offers(variables=MOVE[:1]), answers=[1100, INVALID, INVALID])
     first_plan(step, tried, Settings())
     assert getattr(refusal(tried), "least_bytes", 0) == 1100
+
+
+def test_what_is_not_proved_is_named_before_a_budget_that_is_too_small() -> None:
+    tried, answers = list[Outcome](), [UNPROVED, 1100, 1100, 1100]
+    first_plan(Step(offered=Offers(), answers=answers), tried, Settings(budget=1000))
+    assert refusal(tried) is UNPROVED

@@ -15,7 +15,12 @@ from lms.proof.nodes import Graph, Step, integers, split
 from lms.proof.prove import Promise, prove
 from lms.tf import compat
 
-__all__ = ["KINDS", "Fault", "Subject", "judge", "table"]
+__all__ = ["EQUAL", "IMPLIED", "KINDS", "MISSED", "REFUSED"]
+__all__ += ["Fault", "Subject", "judge", "table"]
+
+REFUSED, MISSED = "refused", "missed"
+IMPLIED = "edges that other edges imply"
+EQUAL = "equal bits in a run"
 
 _OUT, _IN = "_CopyFromGpuToHost", "_CopyFromHostToGpu"
 
@@ -261,17 +266,35 @@ def _draw(subject: Subject, count: int, seed: int) -> list[Fault]:
 
 
 def judge(subject: Subject, count: int, seed: int = 0) -> list[tuple[Fault, str]]:
-    """Draw faults; return each with what the proof says: empty if it is harmless."""
+    """Draw faults, and judge each by the proof.
+
+    `IMPLIED` if the faulty step reads the same and its edges imply all edges of the
+    step; empty if the proof neither refuses the fault nor knows why.
+    """
     judged = list[tuple[Fault, str]]()
     for fault in _draw(subject, count, seed):
         after = replace(subject.after, nodes=fault.nodes)
         proof = prove(subject.before, after, subject.promise, subject.shapes)
-        judged.append((fault, proof.failed or proof.bytes_failed))
+        said = proof.failed or proof.bytes_failed
+        is_implied = not said and _is_implied(subject.after, after)
+        judged.append((fault, IMPLIED if is_implied else said))
     return judged
 
 
-def table(judged: Sequence[tuple[Fault, str]]) -> dict[str, tuple[int, int]]:
-    """Count refused and harmless faults by kind."""
-    refused = Counter(fault.kind for fault, said in judged if said)
-    every = Counter(fault.kind for fault, _ in judged)
-    return {kind: (refused[kind], every[kind] - refused[kind]) for kind in every}
+def _is_implied(right: Step, faulty: Step) -> bool:
+    graph, found = Graph(right), Graph(faulty)
+    reads = all(n.reads == found.by_name[n.name].reads for n in graph.nodes)
+    nodes = {n.name: found.by_name[n.name] for n in graph.nodes}
+    edges = ((s, n) for n in graph.nodes for s in n.sources if not graph.is_back(n, s))
+    return reads and all(found.is_first(nodes[s.name], nodes[n.name]) for s, n in edges)
+
+
+def table(judged: Sequence[tuple[Fault, str]]) -> dict[str, dict[str, int]]:
+    """Count faults by kind and outcome."""
+    kinds = dict.fromkeys(fault.kind for fault, _ in judged)
+    named = {"": MISSED, IMPLIED: IMPLIED, EQUAL: EQUAL}
+    found = Counter((f.kind, named.get(said, REFUSED)) for f, said in judged)
+    return {
+        kind: {name: found[kind, name] for name in (REFUSED, *named.values())}
+        for kind in kinds
+    }

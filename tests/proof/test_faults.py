@@ -1,7 +1,7 @@
 """Steps of models are proved, and faults that a machine makes in them are refused.
 
-A fault that is not refused is proved to be harmless: values, order and bytes hold in
-the faulty graph, too. Most are edges that other edges imply.
+A fault that is not refused must be harmless: other edges imply the ones that are gone,
+or the faulty step runs with equal bits. Docs: `docs/decisions/proof.md`.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ CASES = {
     "a 3D U-Net": 0.3,
     "mixed_float16 with recomputed ops": 0.6,
     "the largest of equal voxels": 0.3,
-    "an unrolled LSTM": 0.3,
+    "an unrolled LSTM": 0.65,
     "letters of speech": 0.3,
     "a train_step of its own": 0.6,
 }
@@ -49,9 +49,11 @@ def test_a_planned_step_is_proved_and_faults_in_it_are_refused(
     asked: Any = {"name": name, "share": CASES[name], "count": 25}
     trial = worker.ask("tests.proof.trials:make_faults", memory="2GiB", **asked)
     assert trial["proof"] == "values, order, bytes"
-    assert sum(map(sum, trial["table"].values())) == asked["count"]
-    survivors = {kind: left for kind, (_, left) in trial["table"].items() if left}
-    assert survivors.keys().isdisjoint(DEADLY), trial["harmless"]
+    outcomes = trial["table"]
+    assert sum(sum(each.values()) for each in outcomes.values()) == asked["count"]
+    assert trial["missed"] == []
+    deadly = [each for kind, each in outcomes.items() if kind in DEADLY]
+    assert all(sum(each.values()) == each["refused"] for each in deadly)
 
 
 def test_a_step_that_is_not_proved_is_refused_by_the_value_that_failed(

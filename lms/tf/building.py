@@ -41,6 +41,9 @@ __all__ = ["UnsealedError", "build"]
 # At most 4 packings of a step are tried until spacers make the allocator choose one.
 _PACKINGS = 4
 
+# Of a step that may write at any time: no late writes, no barriers, no ops before them.
+_NOTHING = WriteGuard(), dict[str, Sequence[str]](), frozenset[str]()
+
 
 @refused_in_words("plan a step")
 def build(founds: Sequence[Outcome], source: Any) -> PreparedStep:
@@ -139,9 +142,6 @@ def _prove(asked: tuple[Any, ...], *, is_plain: bool) -> Proof:
 def _planned(found: Outcome) -> PlannedStep:
     assert found.planned is not None
     return found.planned
-
-
-_NOTHING = WriteGuard(), dict[str, Sequence[str]](), frozenset[str]()
 
 
 def _is_partial(plans: Sequence[PlannedStep]) -> bool:

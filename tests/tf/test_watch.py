@@ -42,6 +42,23 @@ def test_a_watched_step_stays_in_its_budget_with_the_same_numbers(
     assert found["compared"] == 5 * found["moved"] > 0
 
 
+def test_where_writes_have_no_order_all_variables_are_undone(worker: Worker) -> None:
+    found = worker.ask(f"{_TRIALS}:flip_by_rule", memory="64MiB", count=12)
+    assert found == {"raised": 12, "kept": 12}
+
+
+def test_tensors_of_odd_and_unknown_sizes_are_watched_within_the_budget(
+    worker: Worker,
+) -> None:
+    own, watched = (
+        worker.ask(f"{_TRIALS}:train_odd", memory="64MiB", check=check)
+        for check in (None, "moved")
+    )
+    assert watched["numbers"] == own["numbers"]
+    assert watched["peak"] <= watched["budget"]
+    assert watched["compared"] > 0
+
+
 def test_a_second_run_that_differs_is_found_in_its_turn(worker: Worker) -> None:
     found = worker.ask(f"{_TRIALS}:compare_second_runs", memory="64MiB")
     assert found["compared"] == found["steps"]

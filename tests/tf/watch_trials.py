@@ -25,7 +25,8 @@ from lms.tf.watch import Watch
 from tests.tf.steps import DEVICE
 from tests.tf.training import digest
 
-__all__ = ["flip", "sum_kinds", "train_watched"]
+__all__ = ["compare_second_runs", "flip", "flip_by_rule", "sum_kinds", "train_odd"]
+__all__ += ["train_watched"]
 
 _KINDS = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8")
 _KINDS += ("uint16", "int8", "complex64", "complex128")
@@ -35,8 +36,9 @@ def flip(count: int, policy: str) -> dict[str, Any]:
     """Train, and change one bit of a tensor that is away in each second step.
 
     Returns:
-        How many steps `raised`, after how many the variables were `kept`, the tensors
-        that errors named, the `swapped` ones, and the last error's `words`.
+        How many steps `raised`, after how many the variables were `kept`, how many
+        errors `named` the tensor, the last error's `words`, how many tensors were
+        `swapped`, a digest of the variables at the end, the peak, and the proof.
     """
     draw, flips = random.Random(0), _Flips()
     with pytest.MonkeyPatch.context() as patched:
@@ -109,6 +111,70 @@ def train_watched(steps: int, policy: str, *, check: str | None) -> dict[str, An
     }
 
 
+def flip_by_rule(count: int) -> dict[str, Any]:
+    """Change a bit in steps that IBM's rule plans, whose writes may come at any time.
+
+    Returns:
+        How many steps `raised`, and after how many the variables were `kept`.
+    """
+    flips, weights = _Flips(), tf.Variable(tf.ones([6, 64, 64]) / 64)
+    x = tf.constant(np.random.default_rng(0).standard_normal((512, 64)), tf.float32)
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = x
+            for layer in tf.unstack(weights):
+                y = tf.nn.tanh(y @ layer)
+            loss = tf.reduce_sum(tf.square(y))
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+        return loss
+
+    rule = {"swapout_threshold": 5, "swapin_ahead": 1, "swapin_groupby": 0}
+    raised = kept = 0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(building, "rebuild", flips.rebuild)
+        run = lms.fit_in_memory(step, [x], thresholds=rule, check="moved")
+        run(x)
+        for i in range(count):
+            before = weights.numpy()
+            flips.armed = i % flips.count, 0.5, i % 8
+            try:
+                run(x)
+            except ChangedTensorError as error:
+                raised += "as before the step" in str(error)
+            kept += bool((weights.numpy() == before).all())
+    return {"raised": raised, "kept": kept}
+
+
+def train_odd(*, check: str | None) -> dict[str, Any]:
+    """Train on tensors whose bytes are no multiple of 8, and on one of unknown size."""
+    keras.utils.set_random_seed(3)
+    filters = tf.Variable(tf.random.stateless_normal([4, 3, 3, 3, 3], [1, 2]) / 9)
+    x = tf.random.stateless_normal([1, 201, 201, 3], [3, 4])
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = x
+            for each in tf.unstack(filters):
+                y = tf.nn.tanh(tf.nn.conv2d(y, each, 1, "SAME"))
+            kept = tf.boolean_mask(tf.reshape(y, [-1]), tf.reshape(x, [-1]) > 0)
+            loss = tf.reduce_sum(tf.square(y)) + tf.reduce_sum(kept)
+        filters.assign_sub(1e-6 * tape.gradient(loss, filters))
+        return loss
+
+    knobs: Any = {"check": check, "recompute": False, "replan": False}
+    run = lms.fit_in_memory(step, [x], budget="5MiB", **knobs)
+    for _ in range(3):
+        run(x)
+    (report,) = run.report
+    return {
+        "numbers": digest([filters]),
+        "peak": report.measured_peak_bytes,
+        "budget": report.budget_bytes,
+        "compared": report.compared,
+    }
+
+
 def sum_kinds() -> dict[str, list[bool]]:
     """Digests of each type, of a few lengths, before and after one bit has changed.
 
@@ -119,7 +185,7 @@ def sum_kinds() -> dict[str, list[bool]]:
     for name in _KINDS:
         dtype = tf.as_dtype(name)
         found[name] = []
-        for count in (1, 7, 8, 1000, 1003):
+        for count in (1, 7, 8, 40, 1000, 1003):
             array = _noise(count, dtype)
             first = _digest_of(array)
             found[name].append(first == _summed(array))
@@ -240,9 +306,9 @@ def _digest_of(array: np.ndarray) -> int:
 
 
 def _summed(array: np.ndarray) -> int:
-    """The sum of whole words and of what is left, as NumPy finds it."""
+    """Return the sum of words and of what is left, as NumPy finds it."""
     data = array.tobytes()
-    whole = len(data) // 8 * 8
+    whole = len(data) if len(data) % 8 == 0 else len(data) // 64 * 64
     kind = {1: np.int8, 2: np.int16, 4: np.int32}.get(array.itemsize, np.int64)
     words = np.frombuffer(data[:whole], np.int64)
     rest = np.frombuffer(data[whole:], kind).astype(np.int64)

@@ -6,14 +6,18 @@ host. Its name says what orders them.
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from lms.emulation.build import DRIVER
 
 __all__ = ["PROGRAMS"]
 
 _SIZE = 4096
+_BLOCKING, _NON_BLOCKING = 0, 1  # flags of streams
+_LEGACY: Final = 1  # CUDA's handles of default streams
+_PER_THREAD: Final = 2
 
 
 class _Card:
@@ -21,6 +25,7 @@ class _Card:
 
     def __init__(self) -> None:
         self._driver = ctypes.CDLL(DRIVER)
+        self._kept: list[Any] = []
         self.first, self.second = self.stream(), self.stream()
         self.memory, self.other = self.taken(), self.taken()
         self.pinned = self.taken("cuMemAllocHost_v2")
@@ -30,9 +35,9 @@ class _Card:
         if code := getattr(self._driver, name)(*known):
             raise OSError(code, name)
 
-    def stream(self) -> int:
+    def stream(self, flags: int = _NON_BLOCKING) -> int:
         made = ctypes.c_void_p()
-        self("cuStreamCreate", ctypes.byref(made), 1)
+        self("cuStreamCreate", ctypes.byref(made), flags)
         return made.value or 0
 
     def taken(self, call: str = "cuMemAlloc_v2") -> int:
@@ -54,6 +59,11 @@ class _Card:
 
     def bring(self, stream: int) -> None:
         self("cuMemcpyHtoDAsync_v2", self.memory, self.pinned, _SIZE, stream)
+
+    def call(self, stream: int, function: Callable[..., Any]) -> None:
+        """Let the host call a function when a stream has ended what it has now."""
+        self._kept.append(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function))
+        self("cuLaunchHostFunc", stream, self._kept[-1], None)
 
     def value(self) -> int:
         """The first byte of pinned memory, read behind the driver's back."""
@@ -126,6 +136,100 @@ def _nothing_but_new_memory(card: _Card) -> None:
     card.fill(card.second)
 
 
+def _a_function_of_the_host(card: _Card) -> None:
+    called = threading.Event()
+    card.fill(card.first)
+    card.call(card.first, lambda _: called.set())
+    called.wait()
+    card.fetch(card.second)
+
+
+def _a_function_of_the_host_queued_too_early(card: _Card) -> None:
+    filled, called = threading.Event(), threading.Event()
+    card.call(card.stream(), lambda _: filled.wait())  # one thread calls all functions
+    card.call(card.first, lambda _: called.set())
+    card.fill(card.first)
+    filled.set()
+    called.wait()
+    card.fetch(card.second)
+
+
+def _the_legacy_stream_between_blocking_ones(card: _Card) -> None:
+    card.fill(card.stream(_BLOCKING))
+    card("cuMemsetD8Async", card.other, 0, _SIZE, _LEGACY)
+    card.fetch(card.stream(_BLOCKING))
+
+
+def _the_legacy_stream_s_end(card: _Card) -> None:
+    card.fill(card.stream(_BLOCKING))
+    card("cuStreamSynchronize", _LEGACY)
+    card.fetch(card.second)
+
+
+def _an_event_of_the_legacy_stream(card: _Card) -> None:
+    card.fill(card.stream(_BLOCKING))
+    card("cuStreamWaitEvent", card.second, card.event(0), 0)
+    card.fetch(card.second)
+
+
+def _nothing_as_one_stream_does_not_block(card: _Card) -> None:
+    card.fill(card.first)
+    card.fetch(_LEGACY)
+
+
+def _nothing_as_both_streams_only_block(card: _Card) -> None:
+    card.fill(card.stream(_BLOCKING))
+    card.fetch(card.stream(_BLOCKING))
+
+
+def _the_legacy_stream_after_a_thread_s_own(card: _Card) -> None:
+    card.fill(_PER_THREAD)
+    card.fetch(_LEGACY)
+
+
+def _nothing_after_a_thread_s_own_stream(card: _Card) -> None:
+    card.fill(_PER_THREAD)
+    card.fetch(card.stream(_BLOCKING))
+
+
+def _nothing_between_two_threads_own_streams(card: _Card) -> None:
+    card.fill(_PER_THREAD)
+    other = threading.Thread(target=card.fetch, args=(_PER_THREAD,))
+    other.start()
+    other.join()
+
+
+def _a_copy_that_the_host_waits_for(card: _Card) -> None:
+    card.fill(card.stream(_BLOCKING))
+    card("cuMemcpyDtoH_v2", card.pinned, card.memory, _SIZE)
+    card.bring(card.second)
+
+
+def _nothing_before_a_copy_without_a_stream(card: _Card) -> None:
+    card.fill(card.first)
+    card("cuMemcpyDtoH_v2", card.pinned, card.memory, _SIZE)
+
+
+def _a_copy_of_pinned_memory_without_a_stream(card: _Card) -> None:
+    card("cuMemcpyHtoD_v2", card.memory, card.pinned, _SIZE)
+    card.fetch(card.second)
+
+
+def _nothing_as_pageable_memory_was_only_read(card: _Card) -> None:
+    card("cuMemcpyHtoD_v2", card.memory, ctypes.create_string_buffer(_SIZE), _SIZE)
+    card.fetch(card.second)
+
+
+def _nothing_after_a_copy_within_the_card(card: _Card) -> None:
+    card("cuMemcpyDtoD_v2", card.memory, card.other, _SIZE)
+    card.fetch(card.second)
+
+
+def _nothing_after_a_memset_without_a_stream(card: _Card) -> None:
+    card("cuMemsetD8_v2", card.memory, 1, _SIZE)
+    card.fetch(card.second)
+
+
 def _an_event_and_late_copies(card: _Card) -> None:
     """Write what the host sees of a copy before and after its event."""
     card.fill(card.first, 7)
@@ -137,13 +241,9 @@ def _an_event_and_late_copies(card: _Card) -> None:
 
 
 PROGRAMS: dict[str, Callable[[_Card], None]] = {
-    function.__name__.strip("_"): function
-    for function in (
-        *(_nothing, _an_event, _an_event_recorded_too_early),
-        *(_events_through_a_third_stream, _the_host, _the_stream_s_end),
-        *(_the_card_s_end, _nothing_as_both_only_read, _nothing_on_bytes_side_by_side),
-        *(_nothing_on_one_byte, _nothing_but_new_memory, _an_event_and_late_copies),
-    )
+    name.strip("_"): made
+    for name, made in list(globals().items())
+    if name.startswith(("_nothing", "_a_", "_an_", "_the_", "_events"))
 }
 
 if __name__ == "__main__":

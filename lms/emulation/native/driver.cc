@@ -7,6 +7,8 @@
 #include "third_party/gpus/cuda/include/cuda_runtime_api.h"
 
 #include <cerrno>
+#include <memory>
+#include <set>
 #include <string>
 
 #include "engine.h"
@@ -17,6 +19,8 @@
 struct CUstream_st {
   card::Stream stream;
   int lane = 0;  // number in the detector of races
+  int card = 0;
+  card::StreamKind kind = card::kNonBlocking;
 };
 struct CUevent_st {
   std::atomic<double> at{0};  // the moment when the event is reached
@@ -41,22 +45,68 @@ CUctx_st* ContextOf(int card) {
 thread_local CUcontext current = nullptr;
 int Current() { return current == nullptr ? 0 : current->card; }
 
-CUstream_st* DefaultStream() {
-  static CUstream_st* all = [] {
-    auto* made = new CUstream_st[kMostCards];
-    for (int i = 0; Races::One() != nullptr && i < kMostCards; ++i) {
-      made[i].lane = Races::One()->AddLane(i);
-    }
+// Streams that CUDA orders with others ("Stream synchronization behavior" of the driver
+// API): a card's legacy default stream waits for its blocking streams, and they for it.
+struct Ordered {
+  std::mutex mutex;
+  std::set<CUstream_st*> all;
+};
+Ordered& ordered() {
+  static Ordered* one = new Ordered;
+  return *one;
+}
+
+CUstream_st* Create(int card, StreamKind kind) {
+  auto* made = new CUstream_st;
+  made->card = card;
+  made->kind = kind;
+  if (Races* races = Races::One()) made->lane = races->AddLane(card, kind);
+  if (kind == kNonBlocking) return made;
+  std::lock_guard<std::mutex> lock(ordered().mutex);
+  ordered().all.insert(made);
+  return made;
+}
+void Destroy(CUstream_st* stream) {
+  {
+    std::lock_guard<std::mutex> lock(ordered().mutex);
+    ordered().all.erase(stream);
+  }
+  delete stream;
+}
+
+CUstream_st* LegacyStream() {
+  static auto* all = [] {
+    auto* made = new std::vector<CUstream_st*>;
+    for (int i = 0; i < kMostCards; ++i) made->push_back(Create(i, kLegacy));
     return made;
   }();
-  return all + Current();
+  return (*all)[Current()];
+}
+// The default stream of this thread alone, which blocks as created streams do.
+CUstream_st* ThreadStream() {
+  struct Destroyed {
+    void operator()(CUstream_st* stream) { Destroy(stream); }
+  };
+  static thread_local std::unique_ptr<CUstream_st, Destroyed> all[kMostCards];
+  auto& one = all[Current()];
+  if (one == nullptr) one.reset(Create(Current(), kBlocking));
+  return one.get();
 }
 CUstream_st* Real(CUstream stream) {
-  const bool is_default =
-      stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-  return is_default ? DefaultStream() : stream;
+  if (stream == CU_STREAM_PER_THREAD) return ThreadStream();
+  return stream == nullptr || stream == CU_STREAM_LEGACY ? LegacyStream() : stream;
 }
-Stream& Of(CUstream stream) { return Real(stream)->stream; }
+// Returns a stream whose next work comes after that of streams that CUDA orders with it.
+Stream& Of(CUstream stream) {
+  CUstream_st* one = Real(stream);
+  if (one->kind == kNonBlocking) return one->stream;
+  std::lock_guard<std::mutex> lock(ordered().mutex);
+  for (CUstream_st* other : ordered().all) {
+    if (other->card != one->card || !IsOrdered(one->kind, other->kind)) continue;
+    one->stream.WaitFor(other->stream.end());
+  }
+  return one->stream;
+}
 
 thread_local std::string op_of_thread;  // the op that calls the driver, where known
 
@@ -142,13 +192,14 @@ CUresult Enqueue(CUstream stream, Direction direction, void* to, const void* fro
   return CUDA_SUCCESS;
 }
 
-// A copy without a stream, at whose end the host goes on.
+// A copy without a stream is in the legacy default stream. The host waits ("API
+// synchronization behavior") for a copy of its memory: at the end, or, if it is pageable and
+// goes to the device, only until it is read. No host waits for a copy within the device.
 CUresult CopyAtOnce(Direction direction, void* to, const void* from, size_t size) {
-  static const char* names[3] = {"H2D", "D2H", "D2D"};
-  if (Races* races = Races::One()) {
-    races->Copy(Races::kHost, names[direction], op_of_thread, to, from, size, true);
-  }
-  SleepUntil(Now() + Copy(direction, to, from, size));
+  const bool ends = direction == kToHost || pinned_memory().Holds(from);
+  if (direction == kToDevice && !ends) JoinStream(CU_STREAM_LEGACY);
+  Enqueue(CU_STREAM_LEGACY, direction, to, from, size);
+  if (direction != kWithin && ends) JoinStream(CU_STREAM_LEGACY);
   return CUDA_SUCCESS;
 }
 
@@ -172,6 +223,11 @@ CUresult Set(CUdeviceptr at, unsigned char value, size_t size, CUstream stream) 
   Of(stream).Add(rate > 0 ? size / rate : 0, 0, "memset", size);
   Launch();
   return CUDA_SUCCESS;
+}
+
+// The host waits for a memset of its own memory, and for no other.
+void JoinIfPinned(CUdeviceptr at) {
+  if (pinned_memory().Holds(At(at))) JoinStream(CU_STREAM_LEGACY);
 }
 
 int Attribute(CUdevice_attribute which) {
@@ -300,7 +356,7 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuCtxSynchronize() {
-  DefaultStream()->stream.Join();
+  LegacyStream()->stream.Join();
   if (Races* races = Races::One()) races->HearCard(Current());
   return CUDA_SUCCESS;
 }
@@ -440,16 +496,15 @@ EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute which,
   }
 }
 
-EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int) {
-  *stream = new CUstream_st;
-  if (Races* races = Races::One()) (*stream)->lane = races->AddLane(Current());
+EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
+  *stream = Create(Current(), flags & CU_STREAM_NON_BLOCKING ? kNonBlocking : kBlocking);
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int) {
   return cuStreamCreate(stream, flags);
 }
 EXPORT CUresult cuStreamDestroy(CUstream stream) {
-  delete stream;
+  Destroy(stream);
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuStreamQuery(CUstream stream) {
@@ -508,9 +563,10 @@ EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent e
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
-  const int lane = Real(stream)->lane;
+  RaceEvent queued;
+  if (Races* races = Races::One()) races->Record(Real(stream)->lane, op_of_thread, &queued);
   Calls::One().Add(Of(stream).end(), [=] {
-    if (Races* races = Races::One()) races->HearStream(lane);
+    if (Races* races = Races::One()) races->Hear(queued);
     function(argument);
   });
   return CUDA_SUCCESS;
@@ -542,7 +598,9 @@ EXPORT CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size) {
   return CopyAtOnce(kWithin, At(to), At(from), size);
 }
 EXPORT CUresult cuMemsetD8(CUdeviceptr at, unsigned char value, size_t count) {
-  return Set(at, value, count, nullptr);
+  Set(at, value, count, CU_STREAM_LEGACY);
+  JoinIfPinned(at);
+  return CUDA_SUCCESS;
 }
 EXPORT CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t count,
                                 CUstream stream) {
@@ -559,7 +617,9 @@ EXPORT CUresult cuMemsetD32Async(CUdeviceptr at, unsigned int value, size_t coun
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuMemsetD32(CUdeviceptr at, unsigned int value, size_t count) {
-  return cuMemsetD32Async(at, value, count, nullptr);
+  cuMemsetD32Async(at, value, count, CU_STREAM_LEGACY);
+  JoinIfPinned(at);
+  return CUDA_SUCCESS;
 }
 
 // Handles of modules and functions: any address that is not zero.

@@ -10,6 +10,10 @@
 //   an event is recorded           the event has all that the stream has
 //   a stream waits for an event    the stream has all that the event has
 //   the host hears of an event     the host has all that the event has
+//   the legacy default stream acts it has all that its card's blocking streams have
+//   a blocking stream acts         it has all that its card's legacy stream has
+//
+// The last two are the "stream synchronization behavior" of CUDA's driver API.
 //
 // All threads of the host share one lane: they are ordered by the order of their calls,
 // since the driver does not see their mutexes. So that this order hides little, the host
@@ -45,6 +49,13 @@ inline uint64_t MomentOf(const Clock& clock, int lane) {
   return static_cast<size_t>(lane) < clock.size() ? clock[lane] : 0;
 }
 
+// How a stream is ordered with its card's legacy default stream, and that stream itself.
+enum StreamKind { kNonBlocking, kBlocking, kLegacy };
+
+inline bool IsOrdered(StreamKind one, StreamKind other) {
+  return (one == kLegacy && other == kBlocking) || (one == kBlocking && other == kLegacy);
+}
+
 struct RaceEvent {  // what an event knows
   Clock clock;
   int64_t calls = -1;             // of the driver, when the host last asked
@@ -69,10 +80,11 @@ class Races {
     return device_memory().Holds(at) || pinned_memory().Holds(at);
   }
 
-  int AddLane(int card) {
+  int AddLane(int card, StreamKind kind) {
     std::lock_guard<std::mutex> lock(mutex_);
     lanes_.emplace_back();
     lanes_.back().card = card;
+    lanes_.back().kind = kind;
     return static_cast<int>(lanes_.size()) - 1;
   }
 
@@ -81,7 +93,7 @@ class Races {
   void Record(int lane, const std::string& op, RaceEvent* event) {
     std::lock_guard<std::mutex> lock(mutex_);
     ++calls_;
-    Join(&lanes_[lane].clock, lanes_[kHost].clock);
+    Follow(lane);
     *event = RaceEvent();
     event->clock = IsFaulty("early", op) ? lanes_[lane].before : lanes_[lane].clock;
     event->unheard = IsFaulty("unheard", op);
@@ -91,6 +103,7 @@ class Races {
     std::lock_guard<std::mutex> lock(mutex_);
     ++calls_;
     if (IsFaulty("wait", op)) return false;
+    Follow(lane);
     Join(&lanes_[lane].clock, event.clock);
     return true;
   }
@@ -114,6 +127,7 @@ class Races {
   }
   void HearStream(int lane) {
     std::lock_guard<std::mutex> lock(mutex_);
+    Follow(lane);
     Learn(lanes_[lane].clock);
   }
   void HearCard(int card) {
@@ -130,7 +144,7 @@ class Races {
     std::lock_guard<std::mutex> lock(mutex_);
     ++calls_;
     ++computing_;
-    Join(&lanes_[lane].clock, lanes_[kHost].clock);
+    Follow(lane);
     Settle(lanes_[lane].clock);
   }
   // The op of this thread waits for memory (1), or no longer (-1).
@@ -195,6 +209,7 @@ class Races {
   };
   struct Lane {
     int card = 0;
+    StreamKind kind = kNonBlocking;
     Clock clock, before;  // `before` its last work
     std::map<std::string, int64_t> kinds;
   };
@@ -230,12 +245,22 @@ class Races {
                : std::uniform_int_distribution<int>(1, 200)(draw_);
   }
 
+  // What a stream does next comes after what the host knows, and after streams that CUDA
+  // orders with it.
+  void Follow(int lane) {
+    Lane& at = lanes_[lane];
+    Join(&at.clock, lanes_[kHost].clock);
+    if (at.kind == kNonBlocking) return;
+    for (const Lane& other : lanes_) {
+      if (other.card == at.card && IsOrdered(at.kind, other.kind)) Join(&at.clock, other.clock);
+    }
+  }
   const Clock& Queue(int lane, const char* kind) {
     ++calls_;
     Lane& at = lanes_[lane];
     at.before = at.clock;
     ++at.kinds[kind];
-    Join(&at.clock, lanes_[kHost].clock);
+    Follow(lane);
     if (at.clock.size() <= static_cast<size_t>(lane)) at.clock.resize(lane + 1);
     ++at.clock[lane];
     while (!pending_.empty()) {  // those whose time has come, and what comes before them

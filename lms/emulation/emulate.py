@@ -6,15 +6,20 @@
 A real card of the machine is hidden from these programs alone.
 """
 
+import atexit
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
 from lms.emulation.build import COMPUTING, DRIVER, DRY, built
 from lms.emulation.card import LinkRates, card_variables, emulated_memory
+from lms.emulation.races import PATH, RACE_VARIABLES, race_variables
 from lms.errors import LMSError
 
 __all__ = ["become", "environment", "limit_memory", "load", "run"]
@@ -66,11 +71,15 @@ def environment(
     }
 
 
-def limit_memory(memory: str | int | None = None, **card: Any) -> None:
+def limit_memory(
+    memory: str | int | None = None, *, races: bool = False, **card: Any
+) -> None:
     """Give this process an emulated card, before TensorFlow is imported.
 
     Args:
         memory: As in `environment`.
+        races: Whether the card looks for races, which `lms.emulation.races.found_races`
+            then tells.
         **card: As in `environment`.
 
     Raises:
@@ -94,10 +103,16 @@ def limit_memory(memory: str | int | None = None, **card: Any) -> None:
             "program, or start the program with `python -m lms emulate`."
         )
     own = card_variables(memory, **card)
-    if own != {k: v for k, v in os.environ.items() if k.startswith("LMS_CARD_")}:
+    present = {k: v for k, v in os.environ.items() if k.startswith("LMS_CARD_")}
+    looks = {name: present.pop(name) for name in RACE_VARIABLES if name in present}
+    if own != present:
         own = environment(memory, **card)
     load()
     os.environ.update(own)
+    if races and PATH not in looks:
+        folder = tempfile.mkdtemp(prefix="lms-races-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ.update(race_variables(Path(folder) / "races"))
 
 
 def load() -> None:

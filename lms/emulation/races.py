@@ -5,6 +5,7 @@ processes of a program share. A race whose two accesses are both TensorFlow's ow
 listed here with its source, does not count against the program.
 """
 
+import os
 import re
 import signal
 import subprocess
@@ -16,13 +17,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from lms.errors import LMSError
 from lms.units import Bytes
 
-__all__ = ["FOUND", "Access", "Race", "program_of", "race_variables", "races_in"]
-__all__ += ["report", "run_watched"]
+__all__ = ["FOUND", "PATH", "RACE_VARIABLES", "Access", "Race", "found_races"]
+__all__ += ["program_of", "race_variables", "races_in", "report", "run_watched"]
 
 # Exit code of a program in which there was a race.
 FOUND: Final = 4
+
+# Variables of a process whose card looks for races; the first names the file of races.
+PATH: Final = "LMS_CARD_RACES"
+_LATE: Final = "LMS_CARD_LATE"
+RACE_VARIABLES: Final = (PATH, _LATE)
 
 _BY_SIGNAL: Final = 128
 _SHOWN: Final = 20  # races in full
@@ -98,8 +105,23 @@ def race_variables(
             f"`late` must be a seed of at least 0, got {late}. Leave it out for copies "
             "that are made at once."
         )
-    found = {} if path is None else {"LMS_CARD_RACES": str(path)}
-    return found if late is None else {**found, "LMS_CARD_LATE": str(late)}
+    found = {} if path is None else {PATH: str(path)}
+    return found if late is None else {**found, _LATE: str(late)}
+
+
+def found_races() -> list[Race]:
+    """Return the races that this program's card has found until now.
+
+    Raises:
+        LMSError: If no card of this process looks for races.
+    """
+    if (path := os.environ.get(PATH)) is None:
+        raise LMSError(
+            "`found_races` must be called where a card looks for races, got a process "
+            "without one. Start the program with `python -m lms emulate --races`, or "
+            "call `lms.emulate.limit_memory(races=True)` on its first line."
+        )
+    return races_in(Path(path))
 
 
 def races_in(path: Path) -> list[Race]:

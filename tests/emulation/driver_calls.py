@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from lms.emulation.build import DRIVER
 
-__all__ = ["PROGRAMS"]
+__all__ = ["PROGRAMS", "run"]
 
 _SIZE = 4096
 _BLOCKING, _NON_BLOCKING = 0, 1  # flags of streams
@@ -246,5 +246,11 @@ PROGRAMS: dict[str, Callable[[_Card], None]] = {
     if name.startswith(("_nothing", "_a_", "_an_", "_the_", "_events"))
 }
 
+
+def run(name: str) -> None:
+    """Run a program on this process's card."""
+    PROGRAMS[name](_Card())
+
+
 if __name__ == "__main__":
-    PROGRAMS[sys.argv[1]](_Card())
+    run(sys.argv[1])

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from lms.emulation import emulate
-from lms.emulation.races import FOUND, Access, Race, race_variables, races_in, report
+from lms.emulation.races import (
+    FOUND,
+    Access,
+    Race,
+    found_races,
+    race_variables,
+    races_in,
+    report,
+)
+from lms.errors import LMSError
 from tests.programs import python
 from tests.tf.worker import Worker
 
@@ -91,6 +100,24 @@ def test_a_program_with_a_race_ends_with_a_code_of_its_own(
     ended = python("-m", "lms", *words, "-m", CALLS, program)
     assert ended.returncode == code
     assert said in ended.stderr
+
+
+def test_a_program_that_limits_itself_may_ask_for_races() -> None:
+    code = (
+        "import lms; lms.emulate.limit_memory('32MiB', races=True)\n"
+        "lms.emulate.limit_memory('32MiB', races=True)\n"  # again, as a child does
+        "from lms.emulation.races import found_races, report\n"
+        "from tests.emulation.driver_calls import run\n"
+        "for name in ('an_event', 'nothing'): run(name); print(report(found_races()))\n"
+    )
+    said = python("-c", code, check=True).stdout.splitlines()
+    assert said[:2] == ["No race was found.", "1 race:"]
+    assert "memset writes 4096 bytes" in said[2]
+
+
+def test_where_no_card_looks_for_races_none_can_be_told() -> None:
+    with pytest.raises(LMSError, match="`found_races` must be called where a card"):
+        found_races()
 
 
 def test_without_races_a_program_ends_by_its_own_code() -> None:

@@ -126,7 +126,8 @@ def flip_by_rule(count: int) -> dict[str, Any]:
             for layer in tf.unstack(weights):
                 y = tf.nn.tanh(y @ layer)
             loss = tf.reduce_sum(tf.square(y))
-        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(0.01 * gradient)
         return loss
 
     rule = {"swapout_threshold": 5, "swapin_ahead": 1, "swapin_groupby": 0}
@@ -149,8 +150,8 @@ def flip_by_rule(count: int) -> dict[str, Any]:
 def train_odd(*, check: str | None) -> dict[str, Any]:
     """Train on tensors whose bytes are no multiple of 8, and on one of unknown size."""
     keras.utils.set_random_seed(3)
-    filters = tf.Variable(tf.random.stateless_normal([4, 3, 3, 3, 3], [1, 2]) / 9)
-    x = tf.random.stateless_normal([1, 201, 201, 3], [3, 4])
+    filters = tf.Variable(tf.random.stateless_normal([4, 3, 3, 3, 3], (1, 2)) / 9)
+    x = tf.random.stateless_normal([1, 201, 201, 3], (3, 4))
 
     def step(x: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -159,7 +160,8 @@ def train_odd(*, check: str | None) -> dict[str, Any]:
                 y = tf.nn.tanh(tf.nn.conv2d(y, each, 1, "SAME"))
             kept = tf.boolean_mask(tf.reshape(y, [-1]), tf.reshape(x, [-1]) > 0)
             loss = tf.reduce_sum(tf.square(y)) + tf.reduce_sum(kept)
-        filters.assign_sub(1e-6 * tape.gradient(loss, filters))
+        gradient: Any = tape.gradient(loss, filters)
+        filters.assign_sub(1e-6 * gradient)
         return loss
 
     knobs: Any = {"check": check, "recompute": False, "replan": False}

@@ -2,7 +2,7 @@
 
 `lms/workers` and `lms/emulation` do not count: the one is training on several devices,
 the other stands for a driver, and no other part of lms may ask whether a card is
-emulated.
+emulated. `lms/proof` counts by itself: it shares no code with what it proves.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-APART = {ROOT / "lms" / "emulation", ROOT / "lms" / "workers"}
+PROOF = ROOT / "lms" / "proof"
+APART = {ROOT / "lms" / "emulation", ROOT / "lms" / "workers", PROOF}
 FILES = [p for p in (ROOT / "lms").rglob("*.py") if not APART & set(p.parents)]
 
 
@@ -27,8 +28,9 @@ def knobs() -> int:
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines(*FILES), 24_400, 150),
-    "files of lms": (lambda: len(FILES), 114, 0),
+    "lines of lms": (lambda: lines(*FILES), 23_800, 150),
+    "files of lms": (lambda: len(FILES), 108, 0),
+    "lines of lms.proof": (lambda: lines(*PROOF.glob("*.py")), 1_350, 20),
     "knobs": (knobs, 10, 0),
     "lines of README": (lambda: lines(ROOT / "README.md"), 150, 20),
 }

@@ -356,10 +356,9 @@ class LMSCallback(keras.callbacks.Callback):
             over between two steps with the same numbers. False: steps are planned once,
             with all effort; so are evaluations, predictions, steps of several workers,
             and steps whose kernels draw random numbers (`tf.random`).
-        check: "moved" compares each tensor that comes back from the host with the one
-            that left, by a digest of its bytes, and with op determinism an op's second
-            run with its first, one op a step. At a difference the step is undone,
-            unless its last writes had begun; the error says so.
+        check: "moved" compares tensors that come back from the host with what left, by
+            digests; with op determinism, an op's second run with its first, one a step.
+            A step in which they differ is undone, unless its last writes had begun.
         verbose: 1 shows progress and prints a line for each plan, 0 is silent.
 
     Raises:
@@ -441,12 +440,7 @@ class LMSCallback(keras.callbacks.Callback):
         return self._why_unplanned or "\n".join(said + shown)
 
     def save_record(self, path: str | Path) -> None:
-        """Write versions, plans, proofs and comparisons as JSON, for a checkpoint.
-
-        Example:
-            >>> from tempfile import mkdtemp
-            >>> LMSCallback().save_record(Path(mkdtemp()) / "best.lms.json")
-        """
+        """Write versions, plans, proofs and comparisons as JSON, for a checkpoint."""
         save_record(Path(path), self.report)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002

@@ -96,14 +96,18 @@ def _adversaries(*, compiled_anew: bool) -> tuple[Any, Any]:
 
 
 def _of(name: str) -> tuple[Any, Any]:
-    """A model of a case, with batches of some sizes."""
+    """A model of a case, with batches of some sizes.
+
+    They are even: on processors with AMX, oneDNN's filter gradients of odd batches end
+    the process, without lms and without a card.
+    """
     case: Any = CASES[name]
     data = case.data()
     rows = [np.asarray(data[part]) for part in ("x", "y")]
 
     def loop(model: Any) -> Any:
         size = data["batch_size"]
-        for n in (size, size, size - 1, size):
+        for n in (size, size, size - 2, size):
             x, y = (part[:n] for part in rows)
             yield np.hstack(model.train_on_batch(x, y))
             yield np.hstack(model.test_on_batch(x, y))

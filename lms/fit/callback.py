@@ -165,7 +165,8 @@ class FunctionHook:
     def _run_next(self, iterator: Any) -> Any:
         """Run a step on the next batch: Keras's own if it fits with XLA."""
         if not self._may_compile:
-            own = partial(self._run_own, iterator) if self._may_step_aside else None
+            may = self._may_step_aside and keras_step.is_alone(self._model)
+            own = partial(self._run_own, iterator) if may else None
             return self._run(partial(self.fitted.draw_and_run, own=own), iterator)
         batch = next(iterator)
         if ran := self._run(partial(self._run_compiled, batch), iterator):
@@ -307,9 +308,8 @@ class FunctionHook:
     @property
     def _may_compile(self) -> bool:
         """Tell whether batches may run in Keras's own function, compiled by XLA."""
-        is_one = self._model.distribute_strategy.num_replicas_in_sync == 1
-        is_left = self._compiled or not self._is_refused
-        return bool(self._model.jit_compile and is_one and is_left)
+        is_tried = self._model.jit_compile and keras_step.is_alone(self._model)
+        return bool(is_tried and (self._compiled or not self._is_refused))
 
 
 class LMSCallback(keras.callbacks.Callback):

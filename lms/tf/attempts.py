@@ -218,11 +218,9 @@ def refusal(tried: Sequence[Outcome]) -> LMSError | None:
     is not valid comes last.
     """
     errors = [each.error for each in _since_failure(tried) if each.error is not None]
-    errors = (
-        _unproved(tried)
-        or [error for error in errors if not isinstance(error, PlanError)]
-        or errors
-    )
+    valid = [error for error in errors if not isinstance(error, PlanError)]
+    ran_out = any(each.failure is not None for each in tried)
+    errors = (not ran_out and _unproved(tried)) or valid or errors
     if not errors or not isinstance(errors[-1], BudgetError):
         return errors[-1] if errors else None
     return min(errors, key=lambda error: getattr(error, "least_bytes", 0) or math.inf)
@@ -248,6 +246,8 @@ def _unproved(tried: Sequence[Outcome]) -> list[UnprovedError]:
 
 def _other(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
     """Plan into less, then with no op recomputed: other plans have other edges."""
+    if settings.plan is not None:  # there is no other
+        return None
     ways = [*product(_LESS_PERCENT[:2], [None]), (100, False)]
     known = {(each.attempt.percent, each.attempt.recompute) for each in tried}
     for percent, way in ways if settings.recompute is None else ways[:-1]:
@@ -288,8 +288,10 @@ def _replan(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
         }
         ways = (way for way in (True, False) if way not in known)
         plans += [replace(attempt, recompute=way) for way in ways]
-    left = iter(plans)
-    if later and later[-1].attempt not in left:  # takes off what was tried
+    left, last = iter(plans), later[-1:]
+    if later[1:] and isinstance(later[-2].error, PlanError):  # `_keep` came after
+        last = later[-2:-1]
+    if last and last[0].attempt not in left:  # takes off what was tried
         return None
     least = next((each.least for each in reversed(later) if each.error), 0)
     most = least * _LESS_PERCENT[1] // 100  # less would be refused again

@@ -40,6 +40,7 @@ from lms.tf.attempts import (
     Offers,
     Outcome,
     Rewrites,
+    UnprovedError,
     count_plans,
     first_plan,
     last_failure,
@@ -253,7 +254,8 @@ class Captured:
             assert failed.planned is not None
             total, plans = failed.planned.budget.total, count_plans(tried)
             error = OutOfMemoryError(given_up(str(failed.failure), total, plans))
-        if isinstance(error, PlanError) and self.settings.plan is None:
+        is_invalid = isinstance(error, PlanError) and self.settings.plan is None
+        if is_invalid and not isinstance(error, UnprovedError):
             error = UnsupportedError(f"Could not plan the step: {error}.")
         if is_refusal:
             said = advice(error, self.kind, self.step, self.settings, self.budget)
@@ -261,7 +263,11 @@ class Captured:
         return error
 
     def _never_fits(self) -> bool:
-        """Tell whether an op of known sizes exceeds the device in TensorFlow's step."""
+        """Tell whether an op of known sizes exceeds the device in TensorFlow's step.
+
+        Batches may have died by then. Other ops than products may share their input's
+        memory, whatever the table of ops says, so the larger of both counts.
+        """
         own, limit = self.step.own or self.step, self.device.limit
         if limit is None or own.guessed:
             return False
@@ -269,11 +275,12 @@ class Captured:
         made = {tensor.name for op in unsure for tensor in op.outputs}
         each = zip(own.graph.ops, working_sets(own.graph), strict=True)
         sure = (
-            size - op.scratch
+            size - op.scratch if op.flops else (size - op.scratch) // 2
             for op, size in each
             if not (op.varies or op.fixed) and made.isdisjoint(op.inputs)
         )
-        return own.held_bytes + max(sure, default=0) > limit
+        held = own.captured_bytes + own.graph.constant_bytes
+        return held + max(sure, default=0) > limit
 
     def _without_plan(self, held_back: LMSError, attempt: Attempt) -> PreparedStep:
         """Build the unplanned step; `held_back` is raised if memory runs out."""

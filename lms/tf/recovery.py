@@ -190,7 +190,9 @@ class PreparedStep:
             values = self._values() if kept else []
             kept = kept and self.is_kept
             self.commit_flag.begun = not (kept and self.can_repeat)
-            is_caught = self.can_be_planned or self.held_back is not None
+            # Later steps seldom fail, and users' own messages pass.
+            is_caught = self.calls < _WATCHED or self.failures > 0
+            is_caught &= self.can_be_planned or self.held_back is not None
             try:
                 with compat.errors_alone() if is_caught else nullcontext():
                     result = self._call(inputs)

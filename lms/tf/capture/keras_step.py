@@ -9,7 +9,14 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 
-__all__ = ["as_tensors", "batch_specs", "check_model", "iterator_of", "make_slots"]
+__all__ = [
+    "as_tensors",
+    "batch_specs",
+    "check_model",
+    "is_alone",
+    "iterator_of",
+    "make_slots",
+]
 __all__ += ["one_of", "own_functions", "step_of", "step_of_data"]
 
 
@@ -150,6 +157,11 @@ def iterator_of(specs: Sequence[Any]) -> Any:
         lambda: iter(()), output_signature=tuple(specs)
     )
     return iter(empty)
+
+
+def is_alone(model: keras.Model) -> bool:
+    """Tell whether a model has one replica."""
+    return bool(model.distribute_strategy.num_replicas_in_sync == 1)
 
 
 def one_of(iterator: Any, batch: Any) -> Any:

@@ -26,7 +26,7 @@ from lms.errors import (
     PlanError,
     UnsupportedError,
 )
-from lms.ir.liveness import with_late_writes, working_sets
+from lms.ir.liveness import with_late_writes
 from lms.machine.ranks import joined
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import plan_step, without_plan
@@ -271,16 +271,17 @@ class Captured:
         own, limit = self.step.own or self.step, self.device.limit
         if limit is None or own.guessed:
             return False
-        unsure = [op for op in own.graph.ops if op.varies or op.fixed]
+        graph, sure = own.graph, [0]
+        unsure = [op for op in graph.ops if op.varies or op.fixed]
         made = {tensor.name for op in unsure for tensor in op.outputs}
-        each = zip(own.graph.ops, working_sets(own.graph), strict=True)
-        sure = (
-            size - op.scratch if op.flops else (size - op.scratch) // 2
-            for op, size in each
-            if not (op.varies or op.fixed) and made.isdisjoint(op.inputs)
-        )
-        held = own.captured_bytes + own.graph.constant_bytes
-        return held + max(sure, default=0) > limit
+        for op in graph.ops:
+            if op.varies or op.fixed or not made.isdisjoint(op.inputs):
+                continue
+            roots = {graph.roots[name] for name in op.inputs}
+            read = sum(graph.tensors[name].size for name in roots)
+            written = sum(tensor.size for tensor in op.outputs)
+            sure.append(read + written if op.flops else max(read, written))
+        return own.captured_bytes + graph.constant_bytes + max(sure) > limit
 
     def _without_plan(self, held_back: LMSError, attempt: Attempt) -> PreparedStep:
         """Build the unplanned step; `held_back` is raised if memory runs out."""

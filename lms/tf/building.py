@@ -41,7 +41,7 @@ __all__ = ["UnsealedError", "build"]
 # At most 4 packings of a step are tried until spacers make the allocator choose one.
 _PACKINGS = 4
 
-# Of a step that may write at any time: no late writes, no barriers, no ops before them.
+# A step that may write at any time has no late writes, barriers, or ops before these.
 _NOTHING = WriteGuard(), dict[str, Sequence[str]](), frozenset[str]()
 
 

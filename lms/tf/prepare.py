@@ -77,7 +77,7 @@ __all__ = ["Captured", "capture", "prepare"]
 
 _LOG = logging.getLogger("lms")
 
-# What rewrites append to the name of a layer's op.
+# Parts of names that rewrites append to the name of a layer's op.
 _PART = re.compile(r"(/lms_\w+)+(?=')")
 
 # Kinds of steps that have all ops of training; evaluation lacks some.
@@ -160,7 +160,7 @@ class Captured:
                 found = replace(now, attempt=replace(now.attempt, unsealed=str(error)))
             except LMSError as error:  # another plan, or none, may do
                 error = error.with_traceback(None)
-                _LOG.warning("Another plan is made, if there is one: %s", error)
+                _LOG.warning("Could not build a step, another plan is tried: %s", error)
                 tried.append(replace(now, planned=None, error=error))
                 found = first_plan(self, tried, self.settings)
         if prepared is None:

@@ -84,7 +84,7 @@ def test_a_branch_that_may_not_run_stays(right: str, wrong: str) -> None:
     ],
 )
 def test_an_op_runs_in_its_branch_alone(right: str, wrong: str) -> None:
-    """Of a branch that may run, or not: nobody knows what the other replica gives."""
+    """A branch may run or not, by what the other replica gives to the reduction."""
     step = GATHERED.replace("length, two, two, x", "a, two, two, x") + BRANCHES
     assert step.count(right) == 1
     assert proved(step, step) == Proof()

@@ -55,6 +55,18 @@ class _Editor:
             for name in node.input:
                 self.readers[name.removeprefix("^").partition(":")[0]].append(node.name)
 
+    def counted(self) -> set[str]:
+        """Return the names of nodes whose values leave the step, or are written."""
+        step = self.graph.step
+        pending = [split(name)[0] for name in step.results]
+        pending += [node.name for node in self.graph.live if node.op in step.effects]
+        found = set[str]()
+        while pending:
+            if (name := pending.pop()) in self.graph.by_name and name not in found:
+                found.add(name)
+                pending += [source for source, _ in self.graph.by_name[name].reads]
+        return found
+
     def of(self, *ops: str) -> list[Any]:
         """Return the nodes of some types that run."""
         return [node.proto for node in self.graph.live if node.op in ops]
@@ -120,9 +132,15 @@ def _early_releases(edit: _Editor) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _shared_copies(edit: _Editor) -> Iterator[tuple[str, list[Any]]]:
-    """A reader of a transposed tensor reads the tensor as it was before."""
+    """A reader of a transposed tensor reads the tensor as it was before.
+
+    Where nobody reads the reader's value, the fault would change none.
+    """
+    counted = edit.counted()
     for node in edit.of("Transpose", "Relu", "Mul", "Cast"):
         for name in edit.readers[node.name]:
+            if name not in counted:
+                continue
             reader = edit.nodes[name]
             inputs = [
                 node.input[0] if split(i)[0] == node.name and i[0] != "^" else i

@@ -43,6 +43,7 @@ __all__ += [
     "requests_for_an_image",
     "runs_before_planning",
     "scratch_in_little_room",
+    "scratch_of_poolings",
 ]
 __all__ += ["reserve_of_recurrent_layers", "whose_steps"]
 
@@ -340,6 +341,24 @@ def scratch_in_little_room(channels: int) -> dict[str, Any]:
         "peak": device.peak_bytes,
         "memory": device.limit,
     }
+
+
+def scratch_of_poolings() -> dict[str, int]:
+    """Scratch of the gradients of poolings, by type."""
+
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.nn.max_pool2d(x, 2, 2, "SAME")
+        return tape.gradient(y, x)
+
+    found = dict[str, int]()
+    for dtype in (tf.float16, tf.float32):
+        traced = specialised(step, tf.TensorSpec([8, 64, 64, 16], dtype))
+        graph = with_measured_scratch(traced, find_device()).graph
+        made = (op for op in graph.ops if op.type == "MaxPoolGrad")
+        found |= {f"{dtype.name} {op.type}": op.scratch for op in made}
+    return found
 
 
 def memory_of_chunks() -> dict[str, int]:

@@ -192,7 +192,8 @@ class Factory : public kernel_factory::OpKernelFactory {
       construction->CtxFailure(status);
       return new Nothing(construction);
     }
-    if (is_turned || is_onednn) return new Careful(construction, std::move(inner));
+    const bool takes_none = TakesNone(node.op());
+    if (is_turned || is_onednn || takes_none) return new Careful(construction, std::move(inner));
     if (inner->AsAsync() != nullptr) {
       return new AsyncDelegate(construction, std::move(inner));
     }

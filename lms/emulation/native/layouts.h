@@ -104,6 +104,10 @@ inline bool IsHalf(const NodeDef& node) {
   return refusing.count(node.op()) || (!IsOnCpu(node) && IsOnCpu(single));
 }
 
+// Returns whether an op's CPU kernel takes scratch and cuDNN's takes none: the place of
+// each largest element (`DnnPoolingGradOp` in pooling_ops_common.cc).
+inline bool TakesNone(const std::string& op) { return op == "MaxPoolGrad"; }
+
 // Converts a node's attributes to channels last; returns whether tensors change, too.
 inline bool ChannelsLast(NodeDef* node) {
   const bool is_half = IsHalf(*node);
@@ -160,7 +164,10 @@ class Careful : public OpKernel {
     for (int i : known.outputs) attributes[i].set_on_host(true);
     OpKernelContext::Params params;
     params.step_id = context->step_id();
-    params.device = LenientDevice::Of(static_cast<DeviceBase*>(context->device()));
+    const bool takes_none = TakesNone(type_string());
+    auto* device = static_cast<DeviceBase*>(context->device());
+    params.device = takes_none ? LenientDevice::Of<HostDevice>(device)
+                               : LenientDevice::Of(device);
     params.op_kernel = inner_.get();
     params.resource_manager = context->resource_manager();
     params.function_library = context->function_library();
@@ -202,6 +209,12 @@ class Careful : public OpKernel {
         auto from = result.flat<float>();
         auto to = output->flat<Eigen::half>();
         for (int64_t k = 0; k < from.size(); ++k) to(k) = static_cast<Eigen::half>(from(k));
+        continue;
+      }
+      if (takes_none && !is_there) {
+        Tensor* output = nullptr;
+        OP_REQUIRES_OK(context, context->allocate_output(i, made->shape(), &output));
+        std::memcpy(output->data(), made->data(), made->TotalBytes());
         continue;
       }
       if (!is_there) context->set_output(i, result);

@@ -92,17 +92,29 @@ class LenientDevice : public DeviceBase {
   }
   const std::string& device_type() const override { return own_->device_type(); }
 
-  static LenientDevice* Of(DeviceBase* own) {
+  template <typename Device = LenientDevice>
+  static Device* Of(DeviceBase* own) {
     static std::mutex* mutex = new std::mutex;
-    static auto* all = new std::map<DeviceBase*, LenientDevice*>;
+    static auto* all = new std::map<DeviceBase*, Device*>;
     std::lock_guard<std::mutex> lock(*mutex);
-    LenientDevice*& one = (*all)[own];
-    if (one == nullptr) one = new LenientDevice(own);
+    Device*& one = (*all)[own];
+    if (one == nullptr) one = new Device(own);
     return one;
   }
 
  protected:
   DeviceBase* own_;
+};
+
+// A device whose memory is the host's, for kernels that take scratch where a card's take
+// none.
+class HostDevice : public LenientDevice {
+ public:
+  using LenientDevice::LenientDevice;
+  Allocator* GetAllocator(AllocatorAttributes attributes) override {
+    attributes.set_on_host(true);
+    return LenientDevice::GetAllocator(attributes);
+  }
 };
 
 }  // namespace card

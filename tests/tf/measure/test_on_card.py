@@ -147,6 +147,14 @@ def test_an_image_that_does_not_fit_is_measured_by_its_first_rows(
     assert len(little) == 3
 
 
+@pytest.mark.parametrize("card", [{}, {"card": "t4", "dry": True}])
+def test_the_gradient_of_a_pooling_takes_no_scratch(card: Any, worker: Worker) -> None:
+    """As cuDNN's: a computing card keeps its own kernel's in the host's memory."""
+    trial = f"{_TRIALS}:scratch_of_poolings"
+    found = worker.ask(trial, memory="256MiB", card=card)
+    assert found == {"float16 MaxPoolGrad": 0, "float32 MaxPoolGrad": 0}
+
+
 def test_requests_of_an_op_are_extrapolated_from_two_numbers_of_rows() -> None:
     def whole(more: tuple[int, ...], less: tuple[int, ...]) -> tuple[int, ...]:
         parts: Any = [(Part(key="more"), 0.5), (Part(key="less"), 0.25)]

@@ -40,7 +40,7 @@ __all__ += [
 __all__ += [
     "rates",
     "requests",
-    "requests_for_an_image",
+    "requests_for_images",
     "runs_before_planning",
     "scratch_in_little_room",
     "scratch_of_poolings",
@@ -295,10 +295,11 @@ def requests() -> list[dict[str, list[int]]]:
     return found
 
 
-def requests_for_an_image(layout: str) -> dict[str, list[Any]]:
-    """Scratch and requests, by type, of the convolutions of one image."""
+def requests_for_images(layout: str, batch: int) -> dict[str, list[Any]]:
+    """Scratch and requests, by type, of the convolutions of one or two images."""
     filters = tf.Variable(tf.ones([3, 3, 16, 16]))
-    shape = [1, 256, 256, 16] if layout == "NHWC" else [1, 16, 256, 256]
+    rows = 256 // batch
+    shape = [batch, rows, 256, 16] if layout == "NHWC" else [batch, 16, rows, 256]
 
     def step(x: tf.Tensor) -> Any:
         form: Any = {"strides": [1] * 4, "padding": "SAME", "data_format": layout}

@@ -115,8 +115,8 @@ class LoneOp:
     def first_rows(self, part: float) -> "tuple[LoneOp, float] | None":
         """The op on the first rows of its largest input but filters; may fail when run.
 
-        The first rows of one image or volume are cut off its first axis of space. A
-        cuDNN layer runs on the first time steps of its input.
+        The first rows of too few images or volumes are cut off their first axis of
+        space. A cuDNN layer runs on the first time steps of its input.
 
         Args:
             part: Largest share of the rows to keep.
@@ -132,8 +132,8 @@ class LoneOp:
         inputs = (sizes for name, sizes in shapes.items() if name != whole)
         largest = max(inputs, key=math.prod, default=[])
         channels = 1 if _is_channels_first(node) else -1
-        axes = (i for i, size in enumerate(largest) if size > 1 and i != channels)
-        axis = next(axes, None)
+        long = (i for i, size in enumerate(largest) if size > 1 and size * part >= 1)
+        axis = next((i for i in long if i != channels), None)
         if layer:
             largest = shapes[node.input[0]]
             axis = 0 if compat.attribute(node, "time_major").b else 1

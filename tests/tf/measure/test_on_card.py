@@ -136,22 +136,23 @@ def test_chunks_are_split_and_what_constants_make_is_kept(worker: Worker) -> Non
     assert found["kept"] == pytest.approx(1 << 20, abs=4096)
 
 
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_an_image_that_does_not_fit_is_measured_by_its_first_rows(
-    layout: str, worker: Worker
+@pytest.mark.parametrize(("layout", "batch"), [("NHWC", 1), ("NCHW", 1), ("NHWC", 2)])
+def test_images_that_do_not_fit_are_measured_by_their_first_rows(
+    layout: str, batch: int, worker: Worker
 ) -> None:
-    """Its input and output take 4 MiB each."""
-    trial = f"{_TRIALS}:requests_for_an_image"
-    little = worker.ask(trial, memory="10MiB", layout=layout)
-    assert little == worker.ask(trial, memory="256MiB", layout=layout)
+    """Input and output take 4 MiB each."""
+    trial = f"{_TRIALS}:requests_for_images"
+    asked: Any = {"layout": layout, "batch": batch}
+    little = worker.ask(trial, memory="10MiB", **asked)
+    assert little == worker.ask(trial, memory="256MiB", **asked)
     assert len(little) == 3
 
 
-@pytest.mark.parametrize("card", [{}, {"card": "t4", "dry": True}])
-def test_the_gradient_of_a_pooling_takes_no_scratch(card: Any, worker: Worker) -> None:
+@pytest.mark.parametrize("kind", [{}, {"card": "t4", "dry": True}])
+def test_the_gradient_of_a_pooling_takes_no_scratch(kind: Any, worker: Worker) -> None:
     """As cuDNN's: a computing card keeps its own kernel's in the host's memory."""
     trial = f"{_TRIALS}:scratch_of_poolings"
-    found = worker.ask(trial, memory="256MiB", card=card)
+    found = worker.ask(trial, memory="256MiB", card=kind)
     assert found == {"float16 MaxPoolGrad": 0, "float32 MaxPoolGrad": 0}
 
 

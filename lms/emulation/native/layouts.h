@@ -94,11 +94,13 @@ inline bool IsOnCpu(const NodeDef& node) {
 }
 
 // Returns whether a node is of half precision that only a GPU has, to be computed in
-// single precision. CPU kernels of the ops named here reject some nodes.
+// single precision. CPU kernels of the 2D ops named here reject some nodes; those of the
+// 3D ops make a matrix of all windows, which on a card would not be there.
 inline bool IsHalf(const NodeDef& node) {
-  static const std::set<std::string> refusing = {"_FusedConv2D", "_FusedMatMul", "Conv2D",
-                                                 "Conv2DBackpropFilter",
-                                                 "Conv2DBackpropInput"};
+  static const std::set<std::string> refusing = {
+      "_FusedConv2D",        "_FusedMatMul",          "Conv2D",
+      "Conv2DBackpropInput", "Conv2DBackpropFilter",  "Conv3D",
+      "_FusedConv3D",        "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"};
   const NodeDef single = InSingle(node);
   if (single.SerializeAsString() == node.SerializeAsString()) return false;
   return refusing.count(node.op()) || (!IsOnCpu(node) && IsOnCpu(single));

@@ -6,7 +6,7 @@ A run's folder has its settings, so `train --resume FOLDER` needs no other optio
 import argparse
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ def settle(
     _take_folder(options)
     before: dict[str, Any] = {}
     if options.resume and (options.output / "configuration.json").is_file():
-        before = asdict(read_configuration(options.output))
+        kept = read_configuration(options.output)
+        before = {name: getattr(kept, name) for name in _SETTINGS}  # not nested
         if given.get("lms") is False:
             before["budget"] = None
         if given.get("label_scheme"):

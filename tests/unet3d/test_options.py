@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unet3d.tiny import write_decathlon, write_folder
 from unet3d.__main__ import main
 from unet3d.options import check_folder
 from unet3d.runs import Configuration, Surroundings, write_configuration
@@ -73,6 +74,44 @@ def test_what_decides_no_number_may_change(asked: Asked, run: Path) -> None:
     )
     assert options.configuration == expected
     assert (options.workers, options.cache) == (1, run.parent / "other")
+
+
+def brats(data: Path) -> tuple[str, ...]:
+    write_folder(data / "a")
+    return ("--label-scheme", "brats2017")
+
+
+def decathlon(data: Path) -> tuple[str, ...]:
+    write_decathlon(data)
+    return ()
+
+
+def nnunet(data: Path) -> tuple[str, ...]:
+    data.mkdir(parents=True)
+    text = (
+        '{"channel_names": {"0": "T1", "1": "T2"}, "labels": {"bone": 1, "lesion": 2}}'
+    )
+    (data / "dataset.json").write_text(text)
+    return ()
+
+
+def scheme_file(data: Path) -> tuple[str, ...]:
+    nnunet(data)
+    (data / "dataset.json").rename(path := data / "mine.json")
+    return ("--label-scheme", str(path))
+
+
+@pytest.mark.parametrize("kind", [brats, decathlon, nnunet, scheme_file])
+def test_a_run_of_each_kind_of_data_goes_on(
+    asked: Asked, tmp_path: Path, kind: Callable[[Path], tuple[str, ...]]
+) -> None:
+    words, run = kind(tmp_path / "data"), tmp_path / "run"
+    options = asked("--data", tmp_path / "data", "--output", run, *words)
+    write_configuration(run, options.configuration)
+    named = [("--resume", run), ("--output", run, "--resume")]
+    for again in (*named, ("--resume", run, *words)):
+        gone_on = asked(*again)
+        assert gone_on.configuration == options.configuration
 
 
 @pytest.mark.parametrize(

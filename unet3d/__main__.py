@@ -114,6 +114,7 @@ def _add_train(commands: Any) -> None:
     add = command.add_argument
     add("--data", type=Path, help="folder of subjects")
     _add_scheme(command)
+    command.set_defaults(softmax=False)  # the labels decide
     add("--output", type=Path, help="folder of the run")
     add("--size", type=int, default=144, help="voxels along each axis")
     text = "train on patches of volumes that are not resized; voxels along each axis"

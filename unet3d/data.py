@@ -9,6 +9,9 @@ brain, turn label values into overlapping regions. After prediction probabilitie
 resized, not labels: a linear mean of labels 1 and 4 is neither label. This module
 imports no TensorFlow.
 
+The probabilities of labels that exclude each other add up to 1 with the background's:
+the likeliest is written. Regions that overlap have a probability each.
+
 Sources: cropping, resizing and normalising as in the Keras code of D. G. Ellis for
 Isensee et al., BraTS 2017 - except that the mean and deviation are each subject's own,
 as in the paper, not the data set's.
@@ -30,7 +33,7 @@ from unet3d.schemes import BRATS2017, MODALITIES, REGIONS, LabelScheme
 __all__ = ["as_image", "restore", "to_labels"]
 __all__ += ["MODALITIES", "REGIONS", "Box", "Subject", "brain_box", "check_size"]
 __all__ += ["normalise", "prepare", "prepare_images", "read_subject", "resize_images"]
-__all__ += ["resize_labels", "resize_volume", "to_regions"]
+__all__ += ["resize_labels", "resize_volume", "resized_labels", "to_regions"]
 
 Voxel = TypeVar("Voxel", bound=np.generic)
 Mask = NDArray[np.bool_]
@@ -146,36 +149,48 @@ def restore(
 
     Voxels outside of `box`, from which the cube was cropped, are 0.
     """
-    extents = (
-        box[0].stop - box[0].start,
-        box[1].stop - box[1].start,
-        box[2].stop - box[2].start,
-    )
-    resized = [
-        resize_volume(probabilities[..., k].astype(np.float32), extents)
-        for k in range(probabilities.shape[-1])
-    ]
     labels = np.zeros(shape, dtype=np.uint8)
-    labels[box] = to_labels(np.stack(resized, axis=-1), scheme)
+    depth, height, width = labels[box].shape
+    labels[box] = resized_labels(probabilities, (depth, height, width), scheme)
     return labels
 
 
-def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Labels:
-    """Turn a probability for each region, the last axis, into label values.
+def resized_labels(
+    probabilities: NDArray[np.float32], shape: tuple[int, int, int], scheme: LabelScheme
+) -> Labels:
+    """Resize probabilities to a crop's shape, and turn them into label values."""
+    resized = [
+        resize_volume(probabilities[..., k].astype(np.float32), shape)
+        for k in range(probabilities.shape[-1])
+    ]
+    return to_labels(np.stack(resized, axis=-1), scheme)
 
-    A voxel is in a region only if it is in all enclosing regions, so larger regions
-    stay as predicted. Of regions that share no value the likelier is written.
+
+def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Labels:
+    """Turn probabilities, on the last axis, into label values.
+
+    With one more than regions the first is the background's, and the likeliest is
+    written. By a scheme's `order` each region is written over earlier ones (nnU-Net's
+    documentation, "Region-based training"). Else a voxel is in a region only if it is
+    in all enclosing regions, so larger regions stay as predicted. Of regions that share
+    no value the likelier is written.
 
     Example:
         >>> masks = np.array([[0, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]], float)
         >>> to_labels(masks, BRATS2017).tolist()
         [0, 2, 1, 4]
     """
-    labels = np.zeros(probabilities.shape[:-1], dtype=np.uint8)
     sets = [set(values) for values in scheme.regions.values()]
+    if probabilities.shape[-1] == len(sets) + 1:
+        values = np.array([0, *scheme.written], dtype=np.uint8)
+        return values[probabilities.argmax(axis=-1)]
+    labels = np.zeros(probabilities.shape[:-1], dtype=np.uint8)
     for k, written in enumerate(scheme.written):
         assert written is not None  # `LabelScheme` refuses None
         inside = probabilities[..., k] > THRESHOLD
+        if scheme.order is not None:
+            labels[inside] = written
+            continue
         for other in range(len(sets)):
             if sets[other] > sets[k]:
                 inside &= probabilities[..., other] > THRESHOLD

@@ -9,6 +9,9 @@ regions weigh as much as large ones, Isensee et al., BraTS 2017; the smoothing o
 as in D. G. Ellis's Keras code, which minimises -dice; the loss here is 1 - dice, of the
 same gradient, and 0 when perfect.
 
+A prediction with one channel more than the truth is that of labels which exclude each
+other: the first channel is the background's, and no label of the loss.
+
 Everything is computed in float32, one axis at a time (see `unet3d.sums`): a volume of
 144^3 has more voxels than float16 can count.
 """
@@ -33,7 +36,7 @@ def soft_dice(y_true: Any, y_pred: Any) -> Any:
     A label that is absent and not predicted has Dice 1.
     """
     y_true = ops.cast(y_true, "float32")
-    y_pred = ops.cast(y_pred, "float32")
+    y_pred = ops.cast(_without_background(y_true, y_pred), "float32")
     voxels = tuple(range(1, len(y_pred.shape) - 1))
     overlap = total(y_true * y_pred, voxels)
     sizes = total(y_true, voxels) + total(y_pred, voxels)
@@ -51,8 +54,12 @@ def weighted_dice_loss(y_true: Any, y_pred: Any) -> Any:
 def dice_coefficient(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
     """Compute Dice of the thresholded prediction, as in the case study's box plots.
 
+    Of labels that exclude each other the likeliest is taken, the background included.
     The shape is (batch, label); Keras averages a metric over both axes.
     """
+    if y_pred.shape[-1] > y_true.shape[-1]:
+        likeliest = ops.argmax(y_pred, axis=-1)
+        return soft_dice(y_true, ops.one_hot(likeliest, y_pred.shape[-1]))
     return soft_dice(y_true, ops.greater(y_pred, threshold))
 
 
@@ -61,6 +68,8 @@ def dice_of(regions: Iterable[str]) -> list[Callable[[Any, Any], Any]]:
 
     def metric(index: int, region: str) -> Callable[[Any, Any], Any]:
         def dice(y_true: Any, y_pred: Any) -> Any:
+            if y_pred.shape[-1] > y_true.shape[-1]:
+                return dice_coefficient(y_true, y_pred)[:, index]
             one = slice(index, index + 1)
             return dice_coefficient(y_true[..., one], y_pred[..., one])[:, 0]
 
@@ -71,3 +80,8 @@ def dice_of(regions: Iterable[str]) -> list[Callable[[Any, Any], Any]]:
         return dice
 
     return [metric(index, region) for index, region in enumerate(regions)]
+
+
+def _without_background(y_true: Any, y_pred: Any) -> Any:
+    more = y_pred.shape[-1] - y_true.shape[-1]
+    return y_pred[..., more:] if more else y_pred

@@ -8,7 +8,8 @@
 
 Every convolution, heads included, has a bias and is followed by instance normalisation
 and leaky ReLU. The heads of the top three levels are upsampled and added; a sigmoid
-gives one probability per label, float32: labels may overlap.
+gives one probability per label, float32: labels may overlap. Of labels that exclude
+each other a softmax gives the probabilities, the background's first, as in nnU-Net.
 
 Sources: IBM's case study "TensorFlow Large Model Support: 3D image segmentation", for
 the network as it was trained, normalised heads included; Isensee et al., BraTS 2017,
@@ -55,6 +56,7 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
     batch_size: int | None = None,
     seed: int | None = None,
     linear_heads: bool = False,
+    softmax: bool = False,
 ) -> keras.Model:
     """Build the network, compiled with Adam, weighted Dice loss and the Dice metric.
 
@@ -63,10 +65,12 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
         filters: Channels of the top level; each level below has twice as many.
         depth: Levels, at least 2. The top 3 have a head, but never the lowest one.
         modalities: Channels of the input.
-        labels: Channels of the output.
+        labels: Channels of the output, without the background's.
         batch_size: Samples per batch, for static shapes; None leaves the axis open.
         seed: Makes initial weights and dropout repeatable; None draws them anew.
         linear_heads: Whether heads are convolutions alone.
+        softmax: Whether labels exclude each other, so that the output begins with one
+            more channel, the background's.
 
     Example:
         >>> build_unet(size=16, filters=2, depth=2).output_shape
@@ -76,9 +80,10 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
     blocks = _Blocks(seeds=repeat(None) if seed is None else count(seed))
     inputs = keras.Input((size, size, size, modalities), batch_size, name="images")
     skips = _go_down(inputs, blocks, [filters * 2**level for level in range(depth)])
-    heads = _go_up(skips, blocks, labels, linear_heads=linear_heads)
+    heads = _go_up(skips, blocks, labels + softmax, linear_heads=linear_heads)
     logits = _add_heads(heads)
-    outputs = layers.Activation("sigmoid", dtype="float32", name="labels")(logits)
+    kind = "softmax" if softmax else "sigmoid"
+    outputs = layers.Activation(kind, dtype="float32", name="labels")(logits)
     model = keras.Model(inputs, outputs, name="unet3d")
     model.compile(
         optimizer=keras.optimizers.Adam(LEARNING_RATE),

@@ -53,6 +53,7 @@ def settle(
             raise _missing("--label-scheme")
         settings["label_scheme"] = chosen.name
         settings["scheme"] = None if chosen.name in SCHEMES else chosen
+        settings["softmax"] = chosen.is_exclusive
     if options.output is None:
         raise _missing("--output")
     configuration = Configuration(**settings)

@@ -11,15 +11,16 @@ foreground, steps of half a patch, weights of a Gaussian whose deviation is an e
 the patch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet3d.reading import Images, Labels
 
-__all__ = ["draw_patch", "slide", "starts"]
+__all__ = ["draw_patch", "predict_volume", "slide", "starts"]
 
 _LABELLED = 1 / 3  # share of the patches around a labelled voxel
 _DEVIATION = 1 / 8  # of the Gaussian weights, over the patch's side
@@ -58,6 +59,21 @@ def slide(
     total /= weights[..., np.newaxis]
     depth, height, width = shape
     return total[:depth, :height, :width]
+
+
+def predict_volume(
+    model: Any, images: Images, *, patched: bool, callbacks: Sequence[Any] = ()
+) -> NDArray[np.float32]:
+    """Predict by a Keras model: the whole cube at once, or by patches."""
+
+    def predicted(cube: Images) -> NDArray[np.float32]:
+        batch = cube[np.newaxis]
+        found = model.predict(batch, batch_size=1, verbose=0, callbacks=[*callbacks])
+        return np.asarray(found)[0]
+
+    return (
+        slide(images, model.input_shape[1], predicted) if patched else predicted(images)
+    )
 
 
 def starts(extent: int, size: int) -> list[int]:

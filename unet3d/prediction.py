@@ -26,7 +26,7 @@ from unet3d.extras import nibabel
 from unet3d.files import read_json, write_arrays, write_json
 from unet3d.lines import log
 from unet3d.memory import memory_support
-from unet3d.patches import slide
+from unet3d.patches import predict_volume
 from unet3d.reading import Images, read_images
 from unet3d.runs import Configuration, read_configuration
 from unet3d.schemes import as_text
@@ -186,10 +186,5 @@ def _probabilities(
         x, box = prepare_images(images, None if configuration.patch else size)
     except ValueError as error:
         raise ValueError(f"subject {files.name}: {error}") from error
-
-    def predicted(cube: Images) -> NDArray[np.float32]:
-        batch = cube[np.newaxis]
-        found = model.predict(batch, batch_size=1, verbose=0, callbacks=callbacks)
-        return np.asarray(found)[0]
-
-    return slide(x, size, predicted) if configuration.patch else predicted(x), box
+    patched = configuration.patch is not None
+    return predict_volume(model, x, patched=patched, callbacks=callbacks), box

@@ -38,6 +38,7 @@ class Configuration:
     `scheme` is the content of the file `label_scheme`, None where `label_scheme` is a
     name of `unet3d.schemes.SCHEMES`. Without a `patch` volumes are resized to `size`.
     With `lms` None only steps that do not fit are planned. `budget` is in bytes.
+    `softmax` is set where labels exclude each other; not in runs of earlier versions.
     """
 
     data: str
@@ -57,6 +58,7 @@ class Configuration:
     budget: int | None = None
     scheme: LabelScheme | None = None
     patch: int | None = None
+    softmax: bool = False
 
     def __post_init__(self) -> None:
         """Refuse impossible settings; the network checks its own settings."""

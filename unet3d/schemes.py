@@ -6,7 +6,10 @@ A file for --label-scheme has the form of nnU-Net's dataset.json:
 
     {"channel_names": {"0": "CT"}, "labels": {"liver": [1, 2], "tumour": 2}}
 
-Regions stand from the outside in: where two overlap, the later one is written.
+Regions stand from the outside in: where two overlap, the later one is written. With
+nnU-Net's "regions_class_order", a value for each region, each region is written over
+earlier ones, and they may overlap in any way. Labels without a common value exclude
+each other.
 
 Sources: Menze et al., IEEE TMI 34(10), 2015, for BraTS's regions; the data descriptions
 of BraTS 2017 to 2021, 2023 and 2024 (glioma); the Medical Segmentation Decathlon
@@ -17,6 +20,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +61,8 @@ class LabelScheme:
         regions: The values of each region, an outer region before its inner ones.
         tissues: The values of each tissue, to compare schemes by names.
         channels: The kinds of image that a subject has, in order.
+        order: nnU-Net's `regions_class_order`: the value that each region writes over
+            earlier ones; None if the regions' values decide.
 
     Example:
         >>> SCHEMES["msd"].regions["tumour core"], SCHEMES["msd"].written
@@ -67,9 +73,12 @@ class LabelScheme:
     regions: dict[str, tuple[int, ...]]
     tissues: dict[str, tuple[int, ...]]
     channels: tuple[str, ...] = MODALITIES
+    order: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse a scheme that no segmentation can be written with."""
+        if self.order is not None:
+            self._check_order(self.order)
         if not self.regions or not self.channels or None in self.written:
             raise ValueError(
                 f"`labels` of {self.name} must give each region whole numbers from 1 "
@@ -84,8 +93,22 @@ class LabelScheme:
         return tuple(sorted({0}.union(*self.regions.values(), *self.tissues.values())))
 
     @property
+    def is_exclusive(self) -> bool:
+        """True if there are several regions, and no two share a value."""
+        numbers = [value for values in self.regions.values() for value in values]
+        return len(self.regions) > 1 and len({*numbers}) == len(numbers)
+
+    @property
+    def competes(self) -> bool:
+        """True if a voxel may be written as another region than its likely ones."""
+        pairs = combinations(map(set, self.regions.values()), 2)
+        return self.order is not None or any(a.isdisjoint(b) for a, b in pairs)
+
+    @property
     def written(self) -> tuple[int | None, ...]:
         """The value of each region that no later region has; None if there is none."""
+        if self.order is not None:
+            return self.order
         sets, own = list(self.regions.values()), []
         for place, values in enumerate(sets):
             later = [*map(set, sets[place + 1 :])]
@@ -94,6 +117,16 @@ class LabelScheme:
             good &= all(each.isdisjoint(values) or each < {*values} for each in later)
             own.append(left[0] if left and good else None)
         return tuple(own)
+
+    def _check_order(self, order: tuple[int, ...]) -> None:
+        sets = list(self.regions.values())
+        good = len({*order}) == len(order) == len(sets)
+        if not good or any(v not in s for v, s in zip(order, sets, strict=True)):
+            raise ValueError(
+                f"`regions_class_order` of {self.name} must give each region one of "
+                f"its values, and no value twice, got {list(order)} for "
+                f"{self.regions}. Mend it, in the order of `labels`."
+            )
 
 
 def _brats(name: str, **tissues: int) -> LabelScheme:
@@ -205,7 +238,11 @@ def _scheme_in(content: Mapping[str, Any], path: Path) -> LabelScheme:
     is_brats = {"core", "oedema", "enhancing"} <= {*tissues} <= {*_TISSUES}
     if is_brats and len(tissues) == len(single):
         return replace(_brats(name, **tissues), channels=channels)
-    return LabelScheme(name=name, regions=labels, tissues=labels, channels=channels)
+    order = content.get("regions_class_order")  # nnU-Net: counts for regions alone
+    kept = None if order is None or len(single) == len(labels) else tuple(order)
+    return LabelScheme(
+        name=name, regions=labels, tissues=labels, channels=channels, order=kept
+    )
 
 
 def _labels(labels: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 from rich.progress import Progress
 
 from lms import DataParallel
@@ -40,10 +39,11 @@ from unet3d.memory import (
     write_memory,
 )
 from unet3d.model import build_unet
-from unet3d.patches import draw_patch
 from unet3d.runs import Configuration, Surroundings, check_start, write_configuration
+from unet3d.schemes import LabelScheme
 from unet3d.splits import Split, known_split, make_split, without, write_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
+from unet3d.validation import Validated, WrittenDice, cut_patches
 from unet3d.volumes import header_spacing
 
 __all__ = ["PATIENCE", "STOP_AFTER", "Outcome", "build_for"]
@@ -51,7 +51,6 @@ __all__ += ["precision_of", "train"]
 
 PATIENCE = 10  # epochs
 STOP_AFTER = 50  # epochs
-_PATCHES = 4  # of each subject, to validate with
 _LONGEST = 86_400.0  # seconds in which the chief must prepare the data set
 ALONE = Workers(placement=Placement())
 
@@ -116,8 +115,11 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
             write_configuration(run, configuration, left_out=reasons, around=around)
             write_split(run / "split.json", chosen)
             workers.gather("", "ready")
-        loads = _loads(subjects, configuration, cache)
-        history = _fit(model, configuration, run, chosen, loads, bars, workers)
+        loads = _loads(subjects, configuration, cache, configuration.prepared)
+        wholes = _loads(subjects, configuration, cache, None)
+        history = _fit(
+            model, configuration, run, chosen, (loads, wholes), bars, workers
+        )
     return Outcome(
         epochs=len(history),
         best=max((row[MONITOR] for row in history), default=float("nan")),
@@ -137,6 +139,7 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
         batch_size=configuration.batch_size if size is None else None,
         seed=configuration.seed,
         linear_heads=configuration.linear_heads,
+        softmax=configuration.softmax,
     )
     model.compile(
         optimizer=model.optimizer,
@@ -210,9 +213,12 @@ def _prepare(
 
 
 def _loads(
-    subjects: dict[str, SubjectFiles], configuration: Configuration, cache: Path
+    subjects: dict[str, SubjectFiles],
+    configuration: Configuration,
+    cache: Path,
+    size: int | None,
 ) -> dict[str, Load]:
-    scheme, size = configuration.task, configuration.prepared
+    scheme = configuration.task
     return {
         name: partial(load_prepared, files, size=size, scheme=scheme, cache=cache)
         for name, files in subjects.items()
@@ -224,12 +230,15 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     configuration: Configuration,
     run: Path,
     split: Split,
-    loads: dict[str, Load],
+    every: tuple[dict[str, Load], dict[str, Load]],
     bars: Progress,
     workers: Workers,
 ) -> list[dict[str, float]]:
     failed = list[Exception]()
-    loads = {name: _remembering(load, failed) for name, load in loads.items()}
+    loads, wholes = (
+        {name: _remembering(load, failed) for name, load in some.items()}
+        for some in every
+    )
     known = restore_state(model, run)
     first = known["epoch"] if known else 0
     _check_epochs(workers, first)
@@ -248,6 +257,15 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         run, watchers, known, workers=workers.size, writes=workers.is_chief
     )
     swapping = memory_support(configuration)
+    scheme, patch = configuration.task, configuration.patch
+    validated = [loads[name] for name in split.validation]
+    written = WrittenDice(
+        [Validated(seen=loads[n], whole=wholes[n]) for n in split.validation],
+        scheme,
+        patched=patch is not None,
+        callbacks=[swapping] if swapping else [],
+    )
+    watching = [written, *watchers] if scheme.competes else watchers
     shown = Shown(
         bars,
         configuration.epochs,
@@ -257,13 +275,13 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         memory=lambda: memory_in_words(swapping),
     )
     averaging = DataParallel(workers)
-    callbacks = [averaging, *([swapping] if swapping else []), *watchers, point, shown]
+    callbacks = [averaging, *([swapping] if swapping else []), *watching, point, shown]
     tell(bars, _beginning(model, configuration, run, split, together, first))
     try:
         model.fit(
             training_batches(
                 [loads[name] for name in split.training],
-                _shape(model),
+                _shape(model, scheme),
                 steps=steps,
                 seed=configuration.seed,
                 first_epoch=first,
@@ -273,8 +291,8 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
                 worker=(workers.rank, workers.size),
             ),
             validation_data=validation_batches(
-                _validated([loads[name] for name in split.validation], configuration),
-                _shape(model),
+                cut_patches(validated, patch) if patch else validated,
+                _shape(model, scheme),
             ),
             initial_epoch=first,
             epochs=configuration.epochs,
@@ -293,22 +311,9 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     return point.history
 
 
-def _validated(loads: list[Load], configuration: Configuration) -> list[Load]:
-    """Return loads of whole volumes, or of a few patches that all epochs share."""
-    patch = configuration.patch
-    if patch is None:
-        return loads
-
-    def cut(load: Load, number: int) -> Any:
-        return draw_patch(*load(), patch, np.random.default_rng(number))
-
-    numbered = [load for load in loads for _ in range(_PATCHES)]
-    return [partial(cut, load, number) for number, load in enumerate(numbered)]
-
-
-def _shape(model: Any) -> tuple[int, int, int]:
+def _shape(model: Any, scheme: LabelScheme) -> tuple[int, int, int]:
     """Return (voxels along an axis, channels, regions)."""
-    return model.input_shape[1], model.input_shape[-1], model.output_shape[-1]
+    return model.input_shape[1], model.input_shape[-1], len(scheme.regions)
 
 
 def _remembering(load: Load, failed: list[Exception]) -> Load:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unet3d.tiny import save, volumes, write_decathlon
+from unet3d.data import to_labels
 from unet3d.reading import read_subject
 from unet3d.schemes import SCHEMES, LabelScheme, choose_scheme, scheme_named
 from unet3d.subjects import find_subjects
@@ -84,6 +85,34 @@ def test_the_decathlon_s_own_labels_are_msd_s(tmp_path: Path) -> None:
 def test_labels_that_cannot_be_written_are_refused(tmp_path: Path, labels: Any) -> None:
     with pytest.raises(ValueError, match="must give"):
         own(tmp_path, SPLEEN | {"labels": labels})
+
+
+def test_nnu_net_s_order_decides_what_overlapping_regions_write(tmp_path: Path) -> None:
+    crossing = {"background": 0, "left": [1, 3], "right": [2, 3]}
+    content = SPLEEN | {"labels": crossing, "regions_class_order": [1, 2]}
+    scheme = own(tmp_path, content)
+    assert (scheme.written, scheme.competes, scheme.is_exclusive) == (
+        (1, 2),
+        True,
+        False,
+    )
+    found = np.array([[0.9, 0.1], [0.9, 0.6], [0.4, 0.6], [0.4, 0.4]])
+    assert to_labels(found, scheme).tolist() == [1, 2, 2, 0]
+    for order in ([1], [1, 1], [2, 1], [3, 3]):
+        with pytest.raises(
+            ValueError, match=r"`regions_class_order` of dataset\.json mu"
+        ):
+            own(tmp_path, content | {"regions_class_order": order})
+
+
+def test_labels_that_exclude_each_other_are_known() -> None:
+    assert not any(s.is_exclusive for s in SCHEMES.values())
+    competing = [name for name, scheme in SCHEMES.items() if scheme.competes]
+    assert competing == ["brats2024"]  # the cavity lies in no tumour
+    apart: Any = {"bone": (1,), "lesion": (3, 4)}
+    assert LabelScheme(name="x", regions=apart, tissues=apart).is_exclusive
+    one: Any = {"spleen": (1,)}  # a sigmoid is a softmax of two
+    assert not LabelScheme(name="x", regions=one, tissues=one).is_exclusive
 
 
 def test_a_file_can_be_a_scheme(tmp_path: Path) -> None:

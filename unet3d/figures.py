@@ -84,9 +84,11 @@ def draw_boxes(  # noqa: PLR0913 - values, and the words around them
             _box(axes, known, centre, width * 0.4, _COLOURS[rank])
             if lost := (missed or {}).get(region, {}).get(name, 0):
                 marks.append((centre, f"{lost} of {lost + len(by_set[name])} missed"))
-    counts = [np.isfinite(by_set[sets[0]]).sum() for by_set in values.values()]
-    counted = zip(values, counts, strict=True)
-    names = [f"{r}\n{several(int(n), 'subject')}" for r, n in counted]
+    names = []
+    for region, by_set in values.items():
+        count = int(np.isfinite(by_set[sets[0]]).sum())
+        count += (missed or {}).get(region, {}).get(sets[0], 0)
+        names.append(f"{region}\n{several(count, 'subject')}")
     axes.set_xticks(range(len(values)), names, fontsize=FONT, color=INK)
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(values) - 0.45)

@@ -223,3 +223,16 @@ def test_a_missed_region_is_a_mark_and_not_the_scale(
     (axes,) = drawn[0].axes
     assert axes.get_ylim()[1] < 12
     assert [text.get_text() for text in axes.texts] == ["1 of 3 missed"]
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["liver\n3 subjects"]
+
+
+def test_subjects_whose_regions_are_all_missed_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = list[Figure]()
+    monkeypatch.setattr("unet3d.figures.save", lambda figure, _: drawn.append(figure))
+    words: Any = {"title": "HD95", "label": "mm", "note": "", "missed": {"x": {"A": 2}}}
+    draw_boxes({"x": {"A": []}}, tmp_path / "x.png", **words)
+    (axes,) = drawn[0].axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["x\n2 subjects"]
+    assert [text.get_text() for text in axes.texts] == ["2 of 2 missed"]

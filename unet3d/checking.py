@@ -21,13 +21,7 @@ from unet3d.lines import differing_spacings, some
 from unet3d.orientation import voxel_sizes
 from unet3d.reading import Looked, look, missing_segmentation
 from unet3d.schemes import MODALITIES, SCHEMES, LabelScheme
-from unet3d.splits import (
-    NO_GROUPS,
-    by_patient,
-    check_rule,
-    make_split,
-    numbered_alike,
-)
+from unet3d.splits import by_patient, check_rule, doubtful_names, make_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 
 __all__ = ["Checked", "DataSet", "check_data", "check_subject"]
@@ -249,12 +243,7 @@ def _together(
     spacings = {subject.name: subject.spacing for subject in subjects}
     warnings = [*_several(patients), *differing_spacings(spacings), *_twice(subjects)]
     warnings += _labels(truths, scheme)
-    if rule is None and (alike := numbered_alike(usable)):
-        warnings.append(
-            "names that differ in their last number alone are taken for patients of "
-            f"their own: {some(alike)}. Say by --group-by how names tell patients "
-            f"apart, such as '^[^0-9]*[0-9]+', or '{NO_GROUPS}' if each is one"
-        )
+    warnings += doubtful_names(usable, rule)
     return DataSet(
         subjects=tuple(subjects),
         patients=patients,

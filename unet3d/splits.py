@@ -11,20 +11,28 @@ training looks better than it is. A subject's name tells the patient:
 Sources: 80 to 20 as in the case study; the data descriptions of these years.
 
 Known weakness: a name that hides its patient, as the Decathlon's do, is taken for a
-patient of its own. `check` names scans that may be of one patient.
+patient of its own. `check` and `train` name scans that may be of one patient.
 """
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from unet3d.files import read_data, write_json
+from unet3d.lines import some
 
 __all__ = ["NO_GROUPS", "Split", "by_patient", "check_patients", "check_rule"]
-__all__ += ["known_split", "make_split", "numbered_alike", "patient_of", "read_split"]
+__all__ += [
+    "doubtful_names",
+    "known_split",
+    "make_split",
+    "numbered_alike",
+    "patient_of",
+    "read_split",
+]
 __all__ += ["without", "write_split"]
 
 PART = 0.2  # of the subjects, for validation
@@ -195,6 +203,16 @@ def numbered_alike(names: Iterable[str]) -> tuple[str, ...]:
             patients.setdefault(re.sub(r"\d+", "0", before), set()).add(before)
     several = (s for p in patients.values() if len(p) > 1 for s in sorted(p))
     return tuple(n for s in several if len(scans[s]) > 1 for n in scans[s])
+
+
+def doubtful_names(names: Iterable[str], rule: str | None) -> Iterator[str]:
+    """Warn of scans that may be of one patient, where no rule tells patients apart."""
+    if rule is None and (alike := numbered_alike(names)):
+        yield (
+            "names that differ in their last number alone are taken for patients of "
+            f"their own: {some(alike)}. Say by --group-by how names tell patients "
+            f"apart, such as '^[^0-9]*[0-9]+', or '{NO_GROUPS}' if each is one"
+        )
 
 
 def check_rule(rule: str | None) -> None:

@@ -41,7 +41,14 @@ from unet3d.memory import (
 from unet3d.model import build_unet
 from unet3d.runs import Configuration, Surroundings, check_start, write_configuration
 from unet3d.schemes import LabelScheme
-from unet3d.splits import Split, known_split, make_split, without, write_split
+from unet3d.splits import (
+    Split,
+    doubtful_names,
+    known_split,
+    make_split,
+    without,
+    write_split,
+)
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 from unet3d.validation import Validated, WrittenDice, cut_patches
 from unet3d.volumes import header_spacing
@@ -198,6 +205,8 @@ def _prepare(
     subjects = usable(found, skip_bad=skip_bad)
     for warning in differing_spacings({s.name: header_spacing(s) for s in subjects}):
         tell(bars, f"Warning: {warning}; no volume is resampled")
+    for warning in doubtful_names([s.name for s in subjects], configuration.group_by):
+        tell(bars, f"Warning: {warning}")
     bar = bars.add_task("Preparing subjects", total=len(subjects))
     log(bars, f"Preparing {several(len(subjects), 'subject')} in {cache}")
     prepared = prepare_all(

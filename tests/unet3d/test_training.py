@@ -1,12 +1,15 @@
 """Training on subjects of a few voxels: what it writes, refuses, and goes on with."""
 
 import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from tests.unet3d.tiny import write_folder
 from unet3d.checkpoints import restore_state
@@ -124,3 +127,15 @@ def test_bad_subjects_stop_the_training_or_are_listed(
     assert "b" not in outcome.split.training + outcome.split.validation
     written = json.loads((tmp_path / "r" / "configuration.json").read_text())
     assert "b_t1.nii.gz" in written["left out"][0]
+
+
+def test_scans_that_may_be_of_one_patient_are_named_before_training(
+    tmp_path: Path,
+) -> None:
+    for name in ("P1_Timepoint_1", "P1_Timepoint_2", "P2_Timepoint_1"):
+        write_folder(tmp_path / "data" / name)
+    bars = Progress(console=Console(file=(text := io.StringIO())))
+    chosen = settings(tmp_path / "data")
+    train(chosen, tmp_path / "run", cache=tmp_path / "cache", progress=bars)
+    warning = "their own: P1_Timepoint_1, P1_Timepoint_2. Say by --group-by how"
+    assert warning in text.getvalue()

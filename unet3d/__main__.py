@@ -286,6 +286,14 @@ def _train(options: argparse.Namespace, console: Console) -> int:
     if not workers.is_chief:
         return 0
     _list_problems(outcome.problems, console)
+    if not outcome.computed:
+        console.print(
+            f"Ran {several(outcome.epochs, 'epoch')} on a card that computes nothing: "
+            "no Dice, and no weights are kept. Memory and plan are in "
+            f"{options.output}.",
+            soft_wrap=True,
+        )
+        return 0
     console.print(
         f"Trained {several(outcome.epochs, 'epoch')} with "
         f"{several(len(outcome.split.training), 'subject')}; best Dice of "

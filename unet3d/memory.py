@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from rich.progress import Progress
 
@@ -18,18 +19,21 @@ from unet3d.files import write_json
 from unet3d.lines import log, tell
 from unet3d.runs import Configuration
 
-__all__ = ["Shown", "memory_in_words", "memory_support", "plan_in_words"]
+__all__ = ["Shown", "computes", "memory_in_words", "memory_support", "plan_in_words"]
 __all__ += ["write_memory"]
+
+_ADDED = 32_768  # float32 values: a dry card may compute up to 16 KiB
 
 
 class Shown(keras.callbacks.Callback):
     """Shows epochs and steps as bars, or a line for each epoch; and each plan once.
 
     `history` has a row for each epoch that has ended. `plan` describes the plan once
-    the first step has run, `memory` the measured memory.
+    the first step has run, `memory` the measured memory. A device that computes nothing
+    has neither loss nor Dice.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is shown
         self,
         bars: Progress,
         epochs: int,
@@ -38,10 +42,12 @@ class Shown(keras.callbacks.Callback):
         *,
         plan: Callable[[], str],
         memory: Callable[[], str],
+        computes: bool = True,
     ) -> None:
         super().__init__()
         self._bars, self._all, self._history = bars, epochs, history
         self._plan, self._memory, self._said = plan, memory, ""
+        self._computes = computes
         self._epochs = bars.add_task("Training", total=epochs, completed=len(history))
         self._steps = bars.add_task("Epoch", total=steps)
 
@@ -63,12 +69,14 @@ class Shown(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Count an epoch, and print its results."""
         row, memory = self._history[-1], self._memory()
-        text = f"Training, Dice {row[MONITOR]:.3f}"
+        text, found = "Training, nothing computed", "nothing was computed"
+        if self._computes:
+            text = f"Training, Dice {row[MONITOR]:.3f}"
+            found = f"loss {row['loss']:.4f}, validation Dice {row[MONITOR]:.3f}"
         self._bars.update(self._epochs, advance=1, description=text)
         log(
             self._bars,
-            f"Epoch {epoch + 1} of {self._all}: loss {row['loss']:.4f}, validation "
-            f"Dice {row[MONITOR]:.3f}, {row['seconds']:.1f} s"
+            f"Epoch {epoch + 1} of {self._all}: {found}, {row['seconds']:.1f} s"
             + (f", {memory}" if memory else ""),
         )
 
@@ -78,6 +86,12 @@ def memory_support(configuration: Configuration) -> LMSCallback | None:
     if configuration.lms is False:
         return None
     return LMSCallback(budget=configuration.budget, verbose=0)
+
+
+def computes() -> bool:
+    """Find out whether the device computes: a dry card launches no kernel."""
+    ones = tf.constant(np.ones(_ADDED, np.float32))
+    return bool(np.all((ones + ones).numpy() == 2))
 
 
 def plan_in_words(swapping: LMSCallback | None) -> str:

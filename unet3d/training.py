@@ -33,6 +33,7 @@ from unet3d.lines import counting, differing_spacings, log, several, tell
 from unet3d.losses import dice_coefficient, dice_of
 from unet3d.memory import (
     Shown,
+    computes,
     memory_in_words,
     memory_support,
     plan_in_words,
@@ -66,6 +67,7 @@ ALONE = Workers(placement=Placement())
 class Outcome:
     """The complete epochs, earlier starts included, and the best validation Dice.
 
+    `computed` is False on a card that computes nothing: then there are no weights.
     `split` names training and validation subjects, `problems` the subjects left out.
     """
 
@@ -73,6 +75,7 @@ class Outcome:
     best: float
     split: Split
     problems: tuple[Problem, ...]
+    computed: bool = True
 
 
 def train(  # noqa: PLR0913 - the run, where it is, and what may happen
@@ -132,6 +135,7 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         best=max((row[MONITOR] for row in history), default=float("nan")),
         split=chosen,
         problems=problems,
+        computed=computes(),
     )
 
 
@@ -262,9 +266,9 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         ),
         keras.callbacks.EarlyStopping(MONITOR, mode="max", patience=STOP_AFTER),
     ]
-    point = ResumePoint(
-        run, watchers, known, workers=workers.size, writes=workers.is_chief
-    )
+    is_real = computes()
+    is_kept = is_real and workers.is_chief
+    point = ResumePoint(run, watchers, known, workers=workers.size, writes=is_kept)
     swapping = memory_support(configuration)
     scheme, patch = configuration.task, configuration.patch
     validated = [loads[name] for name in split.validation]
@@ -274,7 +278,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         patched=patch is not None,
         callbacks=[swapping] if swapping else [],
     )
-    watching = [written, *watchers] if scheme.competes else watchers
+    watching = [written, *watchers] if scheme.competes and is_real else watchers
     shown = Shown(
         bars,
         configuration.epochs,
@@ -282,6 +286,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         point.history,
         plan=lambda: plan_in_words(swapping),
         memory=lambda: memory_in_words(swapping),
+        computes=is_real,
     )
     averaging = DataParallel(workers)
     callbacks = [averaging, *([swapping] if swapping else []), *watching, point, shown]

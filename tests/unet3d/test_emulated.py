@@ -42,3 +42,23 @@ def test_a_size_that_runs_out_of_memory_trains_by_itself_with_support(
     step = next(step for step in report["steps"] if step["kind"] == "train")
     assert step["swapped_out_bytes"] > 0
     assert report["device peak bytes"] <= 24 * 2**20
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_dry_training_keeps_no_weights_and_claims_no_dice(tmp_path: Path) -> None:
+    for name in "ab":
+        write_folder(tmp_path / "data" / name)
+    command = ["-m", "lms", "emulate", "--dry", "--card", "rtx-3090", "--"]
+    command += [sys.executable, "-m", "unet3d", "train", "--epochs", "1"]
+    command += ["--data", str(tmp_path / "data"), "--label-scheme", "brats2017"]
+    command += ["--size", "16", "--filters", "2", "--depth", "2"]
+    command += ["--cache", str(tmp_path / "cache"), "--output", str(tmp_path / "run")]
+    done = python(*command)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "Epoch 1 of 1: nothing was computed" in done.stderr
+    assert "a card that computes nothing: no Dice, and no weights" in done.stderr
+    assert "Dice 1.0" not in done.stderr
+    kept = {path.name for path in (tmp_path / "run").iterdir()} - {"plan.json"}
+    assert kept == {"configuration.json", "split.json", "memory.json"}

@@ -76,6 +76,7 @@ def _table(found: DataSet) -> Table:
         "bad": str(len(found.bad)),
         "with warnings": str(warned),
         "patients of good subjects": str(len(found.patients)),
+        "without labels": some(found.unlabelled) or "none",
         "voxels (x, y, z)": _counts(subject.shape for subject in found.subjects),
         "spacing (mm)": _counts(subject.spacing for subject in found.subjects),
         "labels": ", ".join(map(str, labels)) or "none",

@@ -55,12 +55,14 @@ class DataSet:
     """A checked data set; `reasons` say why its good subjects cannot train together.
 
     `patients` have the names of their good scans; `warnings` concern several subjects.
+    `unlabelled` scans are no part of a training.
     """
 
     subjects: tuple[Checked, ...]
     patients: dict[str, tuple[str, ...]]
     reasons: tuple[str, ...]
     warnings: tuple[str, ...]
+    unlabelled: tuple[str, ...] = ()
 
     @property
     def bad(self) -> tuple[Checked, ...]:
@@ -249,6 +251,7 @@ def _together(
         patients=patients,
         reasons=tuple(reasons),
         warnings=tuple(warnings),
+        unlabelled=tuple(sorted(tests)) if labelled else (),
     )
 
 

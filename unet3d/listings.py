@@ -16,7 +16,7 @@ from unet3d.pointers import is_dead_link, not_fetched
 from unet3d.schemes import LISTING, MODALITIES, channels_in, kind_of, read_listing
 
 __all__ = ["NIFTI", "Found", "Problem", "SubjectFiles", "Volume"]
-__all__ += ["listed_subjects", "stem_of"]
+__all__ += ["bare_subjects", "listed_subjects", "stem_of"]
 
 NIFTI = re.compile(r"\.nii(\.gz)?$", re.IGNORECASE)
 
@@ -131,6 +131,38 @@ def listed_subjects(
         # The message above names a missing label.
         rest = replace(files, is_test=truth is None)
         yield Problem(name=name, message=message, rest=rest)
+
+
+def bare_subjects(data: Path, channels: Sequence[str]) -> Iterator[SubjectFiles]:
+    """List the scans of a folder such as nnU-Net's imagesTs, which have no labels.
+
+    The number of a file, or of a volume in a file, is that of its channel in the
+    dataset.json above, if there is one. A folder of other files yields nothing.
+    """
+    above = data.parent / LISTING
+    named = channels_in(read_listing(above)) if above.is_file() else channels
+    if not {*channels} <= {*named}:
+        return
+    order = [named.index(kind) for kind in channels]
+    visible = (path for path in sorted(data.iterdir()) if path.name[0] != ".")
+    files = {stem_of(path.name): path for path in visible if NIFTI.search(path.name)}
+    names = {re.sub(r"_\d{4}$", "", stem): stem for stem in files}
+    if {*names} == {*files} and len(channels) > 1 and not above.is_file():
+        return
+    for name, stem in names.items():
+        if name == stem:
+            index = [None] if len(named) == 1 else order
+            images = tuple(Volume(path=files[stem], index=k) for k in index)
+        else:
+            parts = [files.get(f"{name}_{k:04d}") for k in order]
+            images = tuple(Volume(path=part) for part in parts if part)
+        if len(images) < len(channels):
+            raise ValueError(
+                f"`data` must hold {len(channels)} images of each subject, "
+                f"{', '.join(channels)}, got {name} with {len(images)} in '{data}'. "
+                f"Name them {name}_0000.nii.gz and so on, as nnU-Net does."
+            )
+        yield SubjectFiles(name=name, images=images, labels=None, is_test=True)
 
 
 def _cases(

@@ -69,9 +69,11 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
             "`output` must be a folder without predictions of another run, got "
             f"'{output}' with those of '{other}'. Choose another folder."
         )
-    found = find_subjects(data, scheme.channels)
+    found = find_subjects(data, scheme.channels, bare=True)
     # A bad subject stops the prediction only if it was asked for.
     wanted = _wanted(run, subjects)
+    if subjects == "validation" and all(files.is_test for files in found.subjects):
+        wanted = None  # a folder of images alone
     bad = [p for p in found.problems if wanted is None or p.name in wanted]
     everyone = {
         files.name: files for files in usable(found, skip_bad=not bad or skip_bad)

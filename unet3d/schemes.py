@@ -26,7 +26,7 @@ from typing import Any
 
 __all__ = ["BRATS2017", "LISTING", "MODALITIES", "REGIONS", "SCHEMES", "LabelScheme"]
 __all__ += ["as_text", "channels_in", "choose_scheme", "kind_of", "read_listing"]
-__all__ += ["scheme_named"]
+__all__ += ["refuse_folder_above", "scheme_named"]
 
 LISTING = "dataset.json"
 MODALITIES = ("flair", "t1", "t1ce", "t2")
@@ -172,6 +172,7 @@ def scheme_named(name: str) -> LabelScheme:
 
 def choose_scheme(name: str | None, data: Path) -> LabelScheme | None:
     """Find a data set's scheme: by name, or the data's own; None if none is known."""
+    refuse_folder_above(data)
     path = data / LISTING
     said = read_listing(path) if path.is_file() else {}
     own = _scheme_in(said, path) if "labels" in said or (said and not name) else None
@@ -187,6 +188,17 @@ def choose_scheme(name: str | None, data: Path) -> LabelScheme | None:
         f"`label scheme` must agree with '{path}', which {clash}. {advice} "
         "--label-scheme out, to take the data's own."
     )
+
+
+def refuse_folder_above(data: Path) -> None:
+    """Refuse a folder of data sets, and name the data sets."""
+    inner = sorted(path.parent for path in data.glob(f"*/{LISTING}"))
+    if inner and not (data / LISTING).is_file():
+        raise ValueError(
+            f"`data` must be one data set, got '{data}' above "
+            f"{', '.join(map(str, inner[:5]))}. Pass "
+            f"{'one of these' if inner[1:] else inner[0]}."
+        )
 
 
 def as_text(path: Path) -> str:

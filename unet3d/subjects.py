@@ -3,6 +3,7 @@
     BraTS 2017-2024   DATA/[HGG/|LGG/]<name>/<name>_flair.nii.gz  _t1 _t1ce _t2 _seg
                       or <name>-t2f.nii.gz  -t1n -t1c -t2w -seg
     nnU-Net raw       DATA/dataset.json, imagesTr/<name>_0000.nii.gz, labelsTr/
+                      imagesTs alone, to predict
     Decathlon         DATA/dataset.json, one file of all volumes per subject
 
 The last words of a file's name tell the kind of image, in any spelling
@@ -25,11 +26,12 @@ from unet3d.listings import (
     Problem,
     SubjectFiles,
     Volume,
+    bare_subjects,
     listed_subjects,
     stem_of,
 )
 from unet3d.pointers import dead_links, not_fetched
-from unet3d.schemes import LISTING, MODALITIES, kind_of
+from unet3d.schemes import LISTING, MODALITIES, kind_of, refuse_folder_above
 
 __all__ = ["MODALITIES", "Found", "Problem", "SubjectFiles", "find_subjects"]
 __all__ += ["Volume", "files_in", "stem_of"]
@@ -47,15 +49,20 @@ _FORMATS = {
 }
 
 
-def find_subjects(data: Path, channels: Sequence[str] = MODALITIES) -> Found:
-    """List the subjects of a data set."""
+def find_subjects(
+    data: Path, channels: Sequence[str] = MODALITIES, *, bare: bool = False
+) -> Found:
+    """List the subjects of a data set; with `bare` of a folder of images, too."""
     data = Path(data)
     if not data.is_dir():
         raise FileNotFoundError(
             f"`data` must be a folder of subjects, got '{data}'. "
             "Pass the folder that holds the subjects' folders, or dataset.json."
         )
+    refuse_folder_above(data)
     listed = (data / LISTING).is_file()
+    if bare and not listed and (scans := tuple(bare_subjects(data, channels))):
+        return Found(subjects=scans)
     results = list((listed_subjects if listed else _in_folders)(data, channels))
     usable = any(isinstance(result, SubjectFiles) for result in results)
     is_bids = (data / "dataset_description.json").is_file()
@@ -273,6 +280,10 @@ def _refuse_other_layouts(data: Path) -> None:
             "which is BIDS, not read yet. Copy the files of each subject to a folder, "
             "named such as sub-01/sub-01_flair.nii.gz and sub-01/sub-01_seg.nii.gz."
         )
+    if own and (data.parent / LISTING).is_file():
+        raise ValueError(
+            f"`data` must be the folder of {LISTING}, got '{data}'. Pass {data.parent}."
+        )
     if own:
         raise ValueError(
             f"`data` must hold a folder for each subject, got '{data}' with files, "
@@ -294,10 +305,13 @@ def _refuse_folders_of_kinds(
     """Refuse a folder for images beside one for masks, and say how to list both."""
     kinds = [result for result in results if re.search(_KINDS, result.name)]
     if len(kinds) > 1:
-        first, other = (result.name for result in kinds[:2])
+        truths = [r.name for r in kinds if re.match(r"(?i)label|mask|seg|gt", r.name)]
+        other = next(iter(truths), "labelsTr")
+        first = next((r.name for r in kinds if r.name not in truths), kinds[0].name)
+        there = f"{kinds[0].name} and {kinds[1].name}"
         raise ValueError(
             f"`data` must hold a folder for each subject, or {LISTING}, got '{data}' "
-            f"with {first} and {other} alone. Write {LISTING} there as nnU-Net does, "
+            f"with {there} alone. Write {LISTING} there as nnU-Net does, "
             'with "channel_names", "labels" and, where files are not named as its '
             f'are, "training": [{{"image": "{first}/a.nii.gz", "label": '
             f'"{other}/a.nii.gz"}}].'

@@ -1,0 +1,85 @@
+"""Folders as nnU-Net lays them: images alone, data sets above, and what is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unet3d.tiny import save, volumes, write_decathlon, write_folder
+from unet3d.checking import check_data
+from unet3d.schemes import MODALITIES, choose_scheme
+from unet3d.subjects import find_subjects
+
+KNEE = {"channel_names": {"0": "T1", "1": "T2"}, "labels": {"bone": 1, "lesion": 2}}
+
+
+def write_nnunet(data: Path) -> Path:
+    first, second, *_, labels = volumes((1, 2, 2))
+    for folder, name in (("imagesTr", "a_001"), ("imagesTr", "b"), ("imagesTs", "c")):
+        save(data / folder / f"{name}_0000.nii.gz", first)
+        save(data / folder / f"{name}_0001.nii.gz", second)
+        if folder == "imagesTr":
+            save(data / "labelsTr" / f"{name}.nii.gz", labels)
+    (data / "dataset.json").write_text(json.dumps(KNEE))
+    return data
+
+
+def test_a_folder_of_images_is_predicted_as_it_is(tmp_path: Path) -> None:
+    folder = write_nnunet(tmp_path / "Dataset001_Knee") / "imagesTr"
+    found = find_subjects(folder, ("t2", "t1"), bare=True).subjects
+    assert [files.name for files in found] == ["a_001", "b"]
+    names = [image.path.name for image in found[0].images]
+    assert names == ["a_001_0001.nii.gz", "a_001_0000.nii.gz"]  # as above, not as here
+    assert all(files.is_test for files in found)
+    (folder / "b_0001.nii.gz").unlink()
+    with pytest.raises(
+        ValueError, match=r"2 images of each .* got b with 1 in .*_0000"
+    ):
+        find_subjects(folder, ("t1", "t2"), bare=True)
+
+
+def test_a_test_file_of_all_volumes_is_predicted_too(tmp_path: Path) -> None:
+    folder = write_decathlon(tmp_path) / "imagesTs"
+    (files,) = find_subjects(folder, MODALITIES, bare=True).subjects
+    assert [image.index for image in files.images] == [0, 2, 1, 3]
+
+
+def test_the_folder_of_one_subject_is_no_folder_of_images(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Pass the folder above if it is one subject"):
+        find_subjects(write_folder(tmp_path / "a"), MODALITIES, bare=True)
+
+
+def test_images_alone_cannot_be_trained_with_and_the_folder_above_is_named(
+    tmp_path: Path,
+) -> None:
+    data = write_nnunet(tmp_path / "Dataset001_Knee")
+    with pytest.raises(ValueError, match=rf"of dataset\.json, got .* Pass {data}\."):
+        find_subjects(data / "imagesTr", ("t1", "t2"))
+
+
+def test_the_folder_above_a_data_set_says_which_one_to_give(tmp_path: Path) -> None:
+    data = write_nnunet(tmp_path / "Dataset001_Knee")
+    (tmp_path / "imagesTr").mkdir()
+    with pytest.raises(ValueError, match=rf"one data set, got .* Pass {data}\."):
+        find_subjects(tmp_path)
+    with pytest.raises(ValueError, match=rf"one data set, got .* Pass {data}\."):
+        choose_scheme(None, tmp_path)
+    other = write_nnunet(tmp_path / "Dataset002_Knee")
+    with pytest.raises(ValueError, match=rf"{data}, {other}\. Pass one of these\."):
+        find_subjects(tmp_path)
+
+
+def test_scans_without_labels_are_named(tmp_path: Path) -> None:
+    data = write_nnunet(tmp_path)
+    found = check_data(data, choose_scheme(None, data))
+    assert found.is_sound
+    assert found.unlabelled == ("c",)
+
+
+def test_no_folder_of_images_is_proposed_for_labels(tmp_path: Path) -> None:
+    for name in ("imagesTr", "imagesTs"):
+        save(tmp_path / name / "a.nii.gz", volumes()[0])
+    with pytest.raises(
+        ValueError, match=r'"image": "imagesTr/a\.nii\.gz", "label": "lab'
+    ):
+        find_subjects(tmp_path)

@@ -174,6 +174,11 @@ def choose_scheme(name: str | None, data: Path) -> LabelScheme | None:
     """Find a data set's scheme: by name, or the data's own; None if none is known."""
     refuse_folder_above(data)
     path = data / LISTING
+    is_part = re.match(r"(?i)(images|labels)t[rs]$", data.name) and not path.is_file()
+    if is_part and (data.parent / LISTING).is_file():
+        raise ValueError(
+            f"`data` must be the folder of {LISTING}, got '{data}'. Pass {data.parent}."
+        )
     said = read_listing(path) if path.is_file() else {}
     own = _scheme_in(said, path) if "labels" in said or (said and not name) else None
     if name is None or own is None:

@@ -55,6 +55,8 @@ def test_images_alone_cannot_be_trained_with_and_the_folder_above_is_named(
     data = write_nnunet(tmp_path / "Dataset001_Knee")
     with pytest.raises(ValueError, match=rf"of dataset\.json, got .* Pass {data}\."):
         find_subjects(data / "imagesTr", ("t1", "t2"))
+    with pytest.raises(ValueError, match=rf"of dataset\.json, got .* Pass {data}\."):
+        choose_scheme(None, data / "imagesTr")
 
 
 def test_the_folder_above_a_data_set_says_which_one_to_give(tmp_path: Path) -> None:

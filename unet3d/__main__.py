@@ -139,7 +139,12 @@ def _add_train(commands: Any) -> None:
     text += "in a job of Slurm, Ray or Kubernetes"
     add("--workers", type=int, default=1, metavar="N", help=text)
     _add_grouping(command)
-    add("--split", type=Path, help="split.json of another run")
+    text = "split.json of another run, or nnU-Net's splits_final.json"
+    add("--split", type=Path, help=text)
+    text = "validate with this fold, from 0, and train with the others; by the data's "
+    text += "splits_final.json if there is one; a fifth is drawn by --seed if left out"
+    add("--fold", type=int, metavar="K", help=text)
+    add("--folds", type=int, default=5, metavar="N", help="number of folds")
     text = "resume the run in FOLDER, or in --output, with the run's options; only "
     text += "--data, --epochs, --lms, --budget, --workers and --cache may change"
     add("--resume", nargs="?", type=Path, const=True, metavar="FOLDER", help=text)

@@ -39,6 +39,7 @@ class Configuration:
     name of `unet3d.schemes.SCHEMES`. Without a `patch` volumes are resized to `size`.
     With `lms` None only steps that do not fit are planned. `budget` is in bytes.
     `softmax` is set where labels exclude each other; not in runs of earlier versions.
+    Without a `fold` a fifth of the subjects is drawn to validate with, by `seed`.
     """
 
     data: str
@@ -59,6 +60,8 @@ class Configuration:
     scheme: LabelScheme | None = None
     patch: int | None = None
     softmax: bool = False
+    fold: int | None = None
+    folds: int = 5
 
     def __post_init__(self) -> None:
         """Refuse impossible settings; the network checks its own settings."""
@@ -70,6 +73,13 @@ class Configuration:
                     f"`{name}` must be at least {bound}, got {value}. Ask for more, or "
                     "leave it out."
                 )
+        if self.fold is not None and not 0 <= self.fold < self.folds:
+            raise ValueError(
+                f"`fold` must be from 0 to {self.folds - 1}, one of {self.folds} "
+                f"folds, got {self.fold}. Choose another, or more by --folds."
+            )
+        if self.folds < 2:
+            raise ValueError(f"`folds` must be at least 2, got {self.folds}. Use 5.")
         check_rule(self.group_by)
         if self.lms is False and self.budget is not None:
             raise ValueError(

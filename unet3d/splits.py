@@ -8,7 +8,11 @@ training looks better than it is. A subject's name tells the patient:
     BraTS20_Training_001   BraTS 2020 and 2021: one name for each patient
     BraTS-GLI-00001-000    BraTS 2023 and 2024: challenge, patient, time point
 
-Sources: 80 to 20 as in the case study; the data descriptions of these years.
+Of several folds each patient is in one fold's validation. nnU-Net's splits_final.json,
+a list of folds with "train" and "val", is read too.
+
+Sources: 80 to 20 as in the case study; the data descriptions of these years; nnU-Net's
+folds, of scikit-learn's KFold in the order of numpy's RandomState(12345).
 
 Known weakness: a name that hides its patient, as the Decathlon's do, is taken for a
 patient of its own. `check` and `train` name scans that may be of one patient.
@@ -18,24 +22,20 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from unet3d.files import read_data, write_json
+from unet3d.files import read_data, read_json, write_json
 from unet3d.lines import some
 
-__all__ = ["NO_GROUPS", "Split", "by_patient", "check_patients", "check_rule"]
-__all__ += [
-    "doubtful_names",
-    "known_split",
-    "make_split",
-    "numbered_alike",
-    "patient_of",
-    "read_split",
-]
-__all__ += ["without", "write_split"]
+__all__ = ["NNUNET_FOLDS", "NO_GROUPS", "Split", "by_patient", "check_patients"]
+__all__ += ["check_rule", "doubtful_names", "known_split", "make_fold", "make_split"]
+__all__ += ["numbered_alike", "patient_of", "read_split", "without", "write_split"]
 
 PART = 0.2  # of the subjects, for validation
+NNUNET_FOLDS = "splits_final.json"
+_SEED = 12345  # nnU-Net's: all runs of a study draw the same folds
 # The rule that makes each scan a patient of its own.
 NO_GROUPS = "none"
 
@@ -80,6 +80,30 @@ def make_split(
     )
 
 
+def make_fold(
+    names: Sequence[str], fold: int, folds: int, *, group_by: str | None = None
+) -> Split:
+    """Draw folds of patients, and return one; nnU-Net's if each scan is a patient.
+
+    Example:
+        >>> [make_fold(["a", "b", "c", "d"], k, 2).validation for k in (0, 1)]
+        [('a', 'd'), ('b', 'c')]
+    """
+    patients = list(by_patient(names, group_by).values())
+    if len(patients) < folds:
+        raise ValueError(
+            f"`folds` must be at most the number of patients, {len(patients)}, got "
+            f"{folds}. Use fewer folds, or add patients."
+        )
+    order = np.arange(len(patients))
+    np.random.RandomState(_SEED).shuffle(order)
+    chosen = {n for k in np.array_split(order, folds)[fold] for n in patients[k]}
+    return Split(
+        training=tuple(name for name in sorted(names) if name not in chosen),
+        validation=tuple(name for name in sorted(names) if name in chosen),
+    )
+
+
 def check_patients(split: Split, *, group_by: str | None = None) -> None:
     """Refuse a split that has scans of one patient on both sides."""
     for patient, scans in by_patient(
@@ -95,20 +119,26 @@ def check_patients(split: Split, *, group_by: str | None = None) -> None:
             )
 
 
-def read_split(path: Path) -> Split:
-    """Read a split file: JSON with the lists `training` and `validation`."""
+def read_split(path: Path, fold: int | None = None) -> Split:
+    """Read a split file, or a fold of nnU-Net's splits_final.json.
+
+    A split file is JSON with the lists `training` and `validation`.
+    """
     if not path.is_file():
         raise FileNotFoundError(
             f"`split` must be a file, got '{path}'. Pass the split.json of a run, or "
             "leave it out to draw a split."
         )
-    split = read_data(
-        path,
-        Split,
-        rule="have the lists 'training' and 'validation' of names",
-        advice="Pass the split.json of a run.",
-        exact=False,
-    )
+    if isinstance(listed := read_json(path), list):
+        split = _fold_in(listed, path, fold)
+    else:
+        split = read_data(
+            path,
+            Split,
+            rule="have the lists 'training' and 'validation' of names",
+            advice="Pass the split.json of a run.",
+            exact=False,
+        )
     names = [*split.training, *split.validation]
     if not (split.training and split.validation and len(set(names)) == len(names)):
         raise ValueError(
@@ -125,10 +155,14 @@ def write_split(path: Path, split: Split) -> None:
 
 
 def known_split(
-    run: Path, asked: Path | None, *, group_by: str | None = None
+    run: Path,
+    asked: Path | None,
+    *,
+    group_by: str | None = None,
+    fold: int | None = None,
 ) -> Split | None:
     """Return the run's or the asked split; None if a split is to be drawn."""
-    split = read_split(asked) if asked else None
+    split = read_split(asked, fold) if asked else None
     own = run / "split.json"
     if not own.is_file():
         if split:
@@ -235,6 +269,22 @@ def by_patient(
         patient = patient_of(name, rule)
         scans[patient] = (*scans.get(patient, ()), name)
     return scans
+
+
+def _fold_in(listed: list[Any], path: Path, fold: int | None) -> Split:
+    if fold is None or fold >= len(listed):
+        raise ValueError(
+            f"`fold` must be one of the {len(listed)} folds of '{path}', from 0, got "
+            f"{fold}. Choose one by --fold."
+        )
+    try:
+        train, val = (tuple(map(str, listed[fold][key])) for key in ("train", "val"))
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"`{path}` must list folds with 'train' and 'val' as nnU-Net does, got "
+            f"fold {fold} without ({error!r}). Mend it, or leave it out."
+        ) from error
+    return Split(training=train, validation=val)
 
 
 def _fill(drawn: Sequence[tuple[str, ...]], room: int) -> set[str]:

@@ -12,7 +12,7 @@ each volume counts alike, and every step has one shape. Each of several workers
 validates with all subjects.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -43,9 +43,11 @@ from unet3d.model import build_unet
 from unet3d.runs import Configuration, Surroundings, check_start, write_configuration
 from unet3d.schemes import LabelScheme
 from unet3d.splits import (
+    NNUNET_FOLDS,
     Split,
     doubtful_names,
     known_split,
+    make_fold,
     make_split,
     without,
     write_split,
@@ -104,7 +106,12 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         model = build_for(configuration)  # refuses a bad size before data is read
         check_start(run, configuration, resume=resume)
         workers.gather("", "the run's folder")  # before the chief writes to it
-        given = known_split(run, split, group_by=configuration.group_by)
+        rule, fold = configuration.group_by, configuration.fold
+        listed = Path(configuration.data) / NNUNET_FOLDS
+        is_new = split is None and not (run / "split.json").is_file()
+        if fold is not None and is_new and listed.is_file():
+            split = listed
+        given = known_split(run, split, group_by=rule, fold=fold)
         found = _find(configuration, given)
         if not workers.is_chief:
             workers.gather("", "ready", timeout=_LONGEST)  # the chief fills the cache
@@ -114,9 +121,7 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         chosen = (
             without(given, {problem.name for problem in problems})
             if given
-            else make_split(
-                tuple(subjects), configuration.seed, group_by=configuration.group_by
-            )
+            else _draw(tuple(subjects), configuration)
         )
         if workers.is_chief:
             remove_drafts(run)
@@ -182,8 +187,7 @@ def _find(configuration: Configuration, split: Split | None) -> Found:
         # A test set beside the training set has no truth to train with.
         labelled = tuple(f for f in found.subjects if not f.is_test)
         if len(labelled) > 1:  # refuse names that cannot be split at once
-            names = [files.name for files in labelled]
-            make_split(names, configuration.seed, group_by=configuration.group_by)
+            _draw([files.name for files in labelled], configuration)
         return Found(subjects=labelled, problems=found.problems)
     names = {*split.training, *split.validation}
     there = {s.name for s in found.subjects} | {p.name for p in found.problems}
@@ -196,6 +200,13 @@ def _find(configuration: Configuration, split: Split | None) -> Found:
         subjects=tuple(s for s in found.subjects if s.name in names),
         problems=tuple(p for p in found.problems if p.name in names),
     )
+
+
+def _draw(names: Sequence[str], configuration: Configuration) -> Split:
+    rule, fold = configuration.group_by, configuration.fold
+    if fold is None:
+        return make_split(names, configuration.seed, group_by=rule)
+    return make_fold(names, fold, configuration.folds, group_by=rule)
 
 
 def _prepare(

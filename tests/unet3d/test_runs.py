@@ -57,6 +57,8 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
         ({"epochs": 0}, "`epochs` must be at least 1, got 0"),
         ({"steps_per_epoch": 0}, "`steps_per_epoch` must be at least 1, got 0"),
+        ({"fold": 5}, "`fold` must be from 0 to 4, one of 5 folds, got 5"),
+        ({"folds": 1}, "`folds` must be at least 2, got 1"),
         ({"seed": -1}, "`seed` must be at least 0, got -1"),
         ({"group_by": "("}, r"`group by` must be a regular expression or 'none', got"),
         ({"lms": False, "budget": 7}, "`budget` must come with large model support"),

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from unet3d.splits import (
     by_patient,
     check_patients,
     known_split,
+    make_fold,
     make_split,
     numbered_alike,
     read_split,
@@ -157,3 +159,39 @@ def test_bad_subjects_leave_a_split_unless_a_list_would_be_empty() -> None:
     assert without(split, {"b", "x"}).training == ("a",)
     with pytest.raises(ValueError, match="must leave subjects in both lists"):
         without(split, {"c"})
+
+
+def test_each_patient_is_in_one_fold_s_validation() -> None:
+    folds = [make_fold(GLIOMAS, k, 4) for k in range(4)]
+    validated = [name for split in folds for name in split.validation]
+    assert sorted(validated) == sorted(GLIOMAS)
+    for split in folds:
+        check_patients(split)
+        assert sorted([*split.training, *split.validation]) == sorted(GLIOMAS)
+        assert len(split.validation) in (4, 6)  # 10 patients of two scans
+    with pytest.raises(ValueError, match="at most the number of patients, 10, got 11"):
+        make_fold(GLIOMAS, 0, 11)
+
+
+def test_folds_are_those_of_nnu_net() -> None:
+    # KFold(5, shuffle=True, random_state=12345) of scikit-learn, with 10 names.
+    names = [f"s{k}" for k in range(10)]
+    folds = [make_fold(names, k, 5).validation for k in range(5)]
+    order = np.random.RandomState(12345).permutation(10).tolist()
+    pairs = [order[k : k + 2] for k in range(0, 10, 2)]
+    assert folds == [tuple(f"s{k}" for k in sorted(pair)) for pair in pairs]
+
+
+def test_nnu_net_s_file_of_folds_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "splits_final.json"
+    folds = [{"train": ["a", "b"], "val": ["c"]}, {"train": ["a", "c"], "val": ["b"]}]
+    path.write_text(json.dumps(folds))
+    assert read_split(path, 1) == Split(training=("a", "c"), validation=("b",))
+    for fold in (None, 2):
+        with pytest.raises(
+            ValueError, match=rf"2 folds of '{path}', from 0, got {fold}"
+        ):
+            read_split(path, fold)
+    path.write_text('[{"train": ["a"]}]')
+    with pytest.raises(ValueError, match="must list folds with 'train' and 'val' as"):
+        read_split(path, 0)

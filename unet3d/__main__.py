@@ -156,11 +156,17 @@ def _add_train(commands: Any) -> None:
 def _add_predict(commands: Any) -> None:
     command = _command(commands, "predict", "segment subjects with a run", _predict)
     add = command.add_argument
-    add("--run", type=Path, required=True, dest="trained", help="folder of a training")
+    text = "folders of trainings; probabilities of several are averaged"
+    add("--run", type=Path, required=True, nargs="+", dest="trained", help=text)
     add("--data", type=Path, required=True, help="folder of subjects")
     add("--output", type=Path, required=True, help="folder to write labels to")
-    add("--subjects", default="validation", help="validation, all, or a file of names")
+    text = "validation, each by the runs that did not train with it, all, or a file of "
+    add("--subjects", default="validation", help=f"{text}names")
     add("--size", type=int, help="voxels the network sees; the run's if left out")
+    text = "average over the eight mirror images; eight times the time"
+    add("--mirror", action="store_true", help=text)
+    text = "write probabilities beside the labels"
+    add("--save-probabilities", action="store_true", help=text)
     _add_skip(command)
 
 
@@ -311,7 +317,7 @@ def _train(options: argparse.Namespace, console: Console) -> int:
 
 def _predict(options: argparse.Namespace, console: Console) -> int:
     _set_up_tensorflow()
-    from unet3d.prediction import predict
+    from unet3d.prediction import Style, predict
 
     with _bars(console) as progress:
         predicted = predict(
@@ -321,6 +327,7 @@ def _predict(options: argparse.Namespace, console: Console) -> int:
             subjects=options.subjects,
             size=options.size,
             skip_bad=options.skip_bad,
+            style=Style(mirrored=options.mirror, kept=options.save_probabilities),
             progress=progress,
         )
     _list_problems(predicted.problems, console)

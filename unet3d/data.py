@@ -30,10 +30,16 @@ from unet3d.orientation import from_canonical
 from unet3d.reading import Images, Labels, Subject, read_subject
 from unet3d.schemes import BRATS2017, MODALITIES, REGIONS, LabelScheme
 
-__all__ = ["as_image", "restore", "to_labels"]
+__all__ = ["as_image", "to_labels"]
 __all__ += ["MODALITIES", "REGIONS", "Box", "Subject", "brain_box", "check_size"]
 __all__ += ["normalise", "prepare", "prepare_images", "read_subject", "resize_images"]
-__all__ += ["resize_labels", "resize_volume", "resized_labels", "to_regions"]
+__all__ += [
+    "resize_channels",
+    "resize_labels",
+    "resize_volume",
+    "resized_labels",
+    "to_regions",
+]
 
 Voxel = TypeVar("Voxel", bound=np.generic)
 Mask = NDArray[np.bool_]
@@ -59,9 +65,7 @@ def resize_images(images: Images, size: int) -> Images:
 
     The corners of the volume, not the centres of its corner voxels, stay in place.
     """
-    channels = np.moveaxis(images.astype(np.float32, copy=False), -1, 0)
-    cube = (size, size, size)
-    return np.stack([resize_volume(one, cube) for one in channels], axis=-1)
+    return resize_channels(images, (size, size, size))
 
 
 def resize_labels(labels: Labels, size: int) -> Labels:
@@ -139,31 +143,19 @@ def check_size(size: int) -> None:
     check_integer("size", size, advice="Ask for one the network takes, such as 144.")
 
 
-def restore(
-    probabilities: NDArray[np.float32],
-    box: Box,
-    shape: tuple[int, int, int],
-    scheme: LabelScheme,
-) -> Labels:
-    """Turn probabilities on the network's cube into labels of the whole volume.
-
-    Voxels outside of `box`, from which the cube was cropped, are 0.
-    """
-    labels = np.zeros(shape, dtype=np.uint8)
-    depth, height, width = labels[box].shape
-    labels[box] = resized_labels(probabilities, (depth, height, width), scheme)
-    return labels
-
-
 def resized_labels(
     probabilities: NDArray[np.float32], shape: tuple[int, int, int], scheme: LabelScheme
 ) -> Labels:
     """Resize probabilities to a crop's shape, and turn them into label values."""
-    resized = [
-        resize_volume(probabilities[..., k].astype(np.float32), shape)
-        for k in range(probabilities.shape[-1])
-    ]
-    return to_labels(np.stack(resized, axis=-1), scheme)
+    return to_labels(resize_channels(probabilities, shape), scheme)
+
+
+def resize_channels(
+    volume: NDArray[np.float32], shape: tuple[int, int, int]
+) -> NDArray[np.float32]:
+    """Resize each channel, the last axis, linearly to (depth, height, width)."""
+    channels = np.moveaxis(volume.astype(np.float32, copy=False), -1, 0)
+    return np.stack([resize_volume(one, shape) for one in channels], axis=-1)
 
 
 def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Labels:
@@ -200,17 +192,20 @@ def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Label
     return labels
 
 
-def as_image(labels: Labels, source: Nifti1Image) -> Nifti1Image:
+def as_image(labels: np.ndarray, source: Nifti1Image) -> Nifti1Image:
     """Make a NIfTI volume of (depth, height, width) labels on the source's grid.
 
-    Of a 4-D source the first three axes count. Intensity scaling and display range are
-    the labels' own, the rest is the source's header.
+    Channels, on a fourth axis, become volumes of one file. Of a 4-D source the first
+    three axes count. Intensity scaling and display range are the labels' own, the rest
+    is the source's header.
     """
     affine = np.asarray(source.affine, dtype=np.float64)
-    stored = np.ascontiguousarray(from_canonical(labels, affine))
+    volumes = np.moveaxis(labels, 3, 0) if labels.ndim > 3 else [labels]
+    turned = np.stack([from_canonical(one, affine) for one in volumes], axis=-1)
+    stored = np.ascontiguousarray(turned if labels.ndim > 3 else turned[..., 0])
     header = source.header.copy()
     header.set_data_shape(stored.shape)
-    header.set_data_dtype(np.uint8)
+    header.set_data_dtype(labels.dtype)
     header.set_slope_inter(1, 0)
     header["cal_min"], header["cal_max"] = 0, 0
     # Without an affine nibabel keeps the header's own qform and sform, codes included.

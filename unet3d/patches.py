@@ -12,7 +12,7 @@ the patch.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -62,18 +62,30 @@ def slide(
 
 
 def predict_volume(
-    model: Any, images: Images, *, patched: bool, callbacks: Sequence[Any] = ()
+    model: Any,
+    images: Images,
+    *,
+    patched: bool,
+    callbacks: Sequence[Any] = (),
+    mirrored: bool = False,
 ) -> NDArray[np.float32]:
-    """Predict by a Keras model: the whole cube at once, or by patches."""
+    """Predict by a Keras model: the whole cube at once, or by patches.
+
+    With `mirrored` the result is the mean over all eight mirror images, as nnU-Net's.
+    """
 
     def predicted(cube: Images) -> NDArray[np.float32]:
         batch = cube[np.newaxis]
         found = model.predict(batch, batch_size=1, verbose=0, callbacks=[*callbacks])
         return np.asarray(found)[0]
 
-    return (
-        slide(images, model.input_shape[1], predicted) if patched else predicted(images)
-    )
+    def averaged(cube: Images) -> NDArray[np.float32]:
+        subsets = [a for n in range(4) for a in combinations(range(3), n)]
+        found = [np.flip(predicted(np.flip(cube, axes)), axes) for axes in subsets]
+        return np.mean(found, axis=0)
+
+    one = averaged if mirrored else predicted
+    return slide(images, model.input_shape[1], one) if patched else one(images)
 
 
 def starts(extent: int, size: int) -> list[int]:

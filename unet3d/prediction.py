@@ -2,7 +2,10 @@
 
     PREDICTIONS/<name>.nii.gz      uint8 labels of the run's scheme, the source's grid
     PREDICTIONS/cubes/<name>.npz   labels on the network's cube, before any resizing;
-                                   none where the network sees patches
+                                   none of patches, and none of several runs
+    PREDICTIONS/probabilities/<name>.nii.gz
+                                   float32, a volume for each region, the background's
+                                   first where labels exclude each other; if asked for
     PREDICTIONS/predictions.json   run, scheme, size, subjects, and subjects left out
 
 Labels on the cube serve to compare resolutions as the case study did, with a single
@@ -21,7 +24,7 @@ from rich.progress import Progress
 from lms.storage.files import draft_of
 from unet3d.cache import SKIP, usable
 from unet3d.checkpoints import load_weights
-from unet3d.data import Box, as_image, prepare_images, restore, to_labels
+from unet3d.data import as_image, brain_box, prepare_images, resize_channels, to_labels
 from unet3d.extras import nibabel
 from unet3d.files import read_json, write_arrays, write_json
 from unet3d.lines import log
@@ -35,7 +38,7 @@ from unet3d.subjects import Problem, SubjectFiles, find_subjects, stem_of
 from unet3d.training import build_for, precision_of
 from unet3d.volumes import read_source
 
-__all__ = ["Predicted", "predict"]
+__all__ = ["Predicted", "Style", "predict"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,32 +49,58 @@ class Predicted:
     problems: tuple[Problem, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How to predict: by `mirrored` images too; are probabilities `kept`?"""
+
+    mirrored: bool = False
+    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Network:
+    """A run's network; `validated` subjects were no part of its training."""
+
+    model: Any
+    configuration: Configuration
+    callbacks: list[Any]
+    validated: frozenset[str]
+
+
 def predict(  # noqa: PLR0913 - by what, of whom, where to
-    run: Path,
+    run: Path | Sequence[Path],
     data: Path,
     output: Path,
     *,
     subjects: str = "validation",
     size: int | None = None,
     skip_bad: bool = False,
+    style: Style = Style(),
     progress: Progress | None = None,
 ) -> Predicted:
     """Segment subjects by the weights of a run's best epoch, and write their labels.
 
     `subjects` are `validation`, `all`, a name, or a text file with a name per line. The
     network is convolutional, so `size` may differ from the run's.
+
+    Probabilities of several runs are averaged on the subject's own grid. Validation
+    subjects are predicted by the runs that validate with them, and by no other.
     """
-    configuration = read_configuration(run)
-    scheme, written = configuration.task, output / "predictions.json"
-    other = read_json(written).get("run") if written.is_file() else str(run.resolve())
-    if other != str(run.resolve()):
+    runs = [run] if isinstance(run, Path) else list(run)
+    configurations = [read_configuration(folder) for folder in runs]
+    _check_alike(runs, configurations)
+    scheme, written = configurations[0].task, output / "predictions.json"
+    own = [str(folder.resolve()) for folder in runs]
+    said = read_json(written) if written.is_file() else {"runs": own}
+    if said.get("runs", [said.get("run")]) != own:
+        other = ", ".join(map(str, said.get("runs", [said.get("run")])))
         raise ValueError(
             "`output` must be a folder without predictions of another run, got "
             f"'{output}' with those of '{other}'. Choose another folder."
         )
     found = find_subjects(data, scheme.channels, bare=True)
     # A bad subject stops the prediction only if it was asked for.
-    wanted = _wanted(run, subjects)
+    wanted = _wanted(runs, subjects)
     if subjects == "validation" and all(files.is_test for files in found.subjects):
         wanted = None  # a folder of images alone
     bad = [p for p in found.problems if wanted is None or p.name in wanted]
@@ -82,35 +111,57 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     bars = progress or Progress(disable=True)
     bar = bars.add_task("Segmenting", total=len(chosen))
     problems, names = list(bad), []
-    with precision_of(configuration):
-        side = configuration.side if size is None else size
-        model = build_for(configuration, side)
-        load_weights(model, _weights(run))
-        support = memory_support(configuration)
-        callbacks = [support] if support else []
-        for files in chosen:
-            try:
-                _segment(model, files, configuration, output, callbacks)
-                names.append(files.name)
-                log(bars, f"Segmented {files.name}, {len(names)} of {len(chosen)}")
-            except ValueError as error:
-                if not skip_bad:
-                    raise ValueError(f"{error} {SKIP}") from error
-                problems.append(Problem(name=files.name, message=str(error)))
-                (output / f"{files.name}.nii.gz").unlink(missing_ok=True)  # stale
-            bars.advance(bar)
+    every = [_open(*one, size) for one in zip(runs, configurations, strict=True)]
+    for files in chosen:
+        networks = every
+        if subjects == "validation" and wanted is not None:
+            networks = [one for one in every if files.name in one.validated]
+        try:
+            _segment(networks, files, output, style)
+            names.append(files.name)
+            log(bars, f"Segmented {files.name}, {len(names)} of {len(chosen)}")
+        except ValueError as error:
+            if not skip_bad:
+                raise ValueError(f"{error} {SKIP}") from error
+            problems.append(Problem(name=files.name, message=str(error)))
+            (output / f"{files.name}.nii.gz").unlink(missing_ok=True)  # stale
+        bars.advance(bar)
     write_json(
         written,
         {
-            "run": str(run.resolve()),
+            "run": own[0],
+            "runs": own,
             "label scheme": scheme.name,
             "scheme": asdict(scheme),
-            "size": side,
+            "size": every[0].model.input_shape[1],
+            "mirrored": style.mirrored,
             "subjects": names,
             "left out": [problem.message for problem in problems],
         },
     )
     return Predicted(names=tuple(names), problems=tuple(problems))
+
+
+def _check_alike(runs: Sequence[Path], found: Sequence[Configuration]) -> None:
+    for folder, other in zip(runs, found, strict=True):
+        if (other.task, other.softmax) != (found[0].task, found[0].softmax):
+            raise ValueError(
+                "`run` must be runs of one label scheme, to be averaged, got "
+                f"'{runs[0]}' and '{folder}' with others. Predict them one by one."
+            )
+
+
+def _open(run: Path, configuration: Configuration, size: int | None) -> _Network:
+    with precision_of(configuration):
+        model = build_for(configuration, configuration.side if size is None else size)
+        load_weights(model, _weights(run))
+    support, split = memory_support(configuration), run / "split.json"
+    return _Network(
+        model=model,
+        configuration=configuration,
+        callbacks=[support] if support else [],
+        validated=frozenset(read_split(split).validation if split.is_file() else ()),
+    )
 
 
 def _weights(run: Path) -> Path:
@@ -123,12 +174,13 @@ def _weights(run: Path) -> Path:
     return path
 
 
-def _wanted(run: Path, subjects: str) -> tuple[str, ...] | None:
+def _wanted(runs: Sequence[Path], subjects: str) -> tuple[str, ...] | None:
     """Return the names that are asked for; None for all."""
     if subjects == "all":
         return None
     if subjects == "validation":
-        return read_split(run / "split.json").validation
+        splits = [read_split(run / "split.json") for run in runs]
+        return tuple(dict.fromkeys(name for one in splits for name in one.validation))
     path = Path(subjects)
     if not path.is_file():
         return (subjects,)
@@ -155,38 +207,47 @@ def _choose(
 
 
 def _segment(
-    model: Any,
-    files: SubjectFiles,
-    configuration: Configuration,
-    output: Path,
-    callbacks: list[Any],
+    networks: Sequence[_Network], files: SubjectFiles, output: Path, style: Style
 ) -> None:
     """Predict one subject and write its files; from patches there is no cube."""
-    path = output / f"{files.name}.nii.gz"
-    images, scheme = read_images(files)[0], configuration.task
-    probabilities, box = _probabilities(model, files, images, configuration, callbacks)
-    depth, height, width = images.shape[:3]
-    labels = restore(probabilities, box, (depth, height, width), scheme)
-    source = read_source(files.images[0].path)
-    if configuration.patch is None:
-        cube = to_labels(probabilities, scheme)
-        write_arrays(output / "cubes" / f"{files.name}.npz", {"labels": cube})
+    path, images = output / f"{files.name}.nii.gz", read_images(files)[0]
+    scheme, total = networks[0].configuration.task, None
+    try:
+        box = brain_box(images)
+    except ValueError as error:
+        raise ValueError(f"subject {files.name}: {error}") from error
+    for network in networks:
+        found = _probabilities(network, images, mirrored=style.mirrored)
+        depth, height, width = images[box].shape[:3]
+        own = resize_channels(found, (depth, height, width))
+        total = own if total is None else total + own
+        if len(networks) == 1 and network.configuration.patch is None:
+            cube = {"labels": to_labels(found, scheme)}
+            write_arrays(output / "cubes" / f"{files.name}.npz", cube)
+    assert total is not None  # there is a run
+    if len(networks) > 1:
+        total /= len(networks)
+    labels = np.zeros(images.shape[:3], np.uint8)
+    labels[box] = to_labels(total, scheme)
+    _save(labels, files, path)
+    if style.kept:
+        whole = np.zeros((*images.shape[:3], total.shape[-1]), np.float32)
+        whole[..., 0] = networks[0].configuration.softmax  # background outside
+        whole[box] = total
+        _save(whole, files, output / "probabilities" / path.name)
+
+
+def _save(voxels: np.ndarray, files: SubjectFiles, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with draft_of(path) as draft:
-        nibabel.save(as_image(labels, source), draft)
+        nibabel.save(as_image(voxels, read_source(files.images[0].path)), draft)
 
 
 def _probabilities(
-    model: Any,
-    files: SubjectFiles,
-    images: Images,
-    configuration: Configuration,
-    callbacks: list[Any],
-) -> tuple[NDArray[np.float32], Box]:
-    """Predict on the cube, or with patches on the whole crop; return the crop's box."""
-    size = model.input_shape[1]
-    try:
-        x, box = prepare_images(images, None if configuration.patch else size)
-    except ValueError as error:
-        raise ValueError(f"subject {files.name}: {error}") from error
-    patched = configuration.patch is not None
-    return predict_volume(model, x, patched=patched, callbacks=callbacks), box
+    network: _Network, images: Images, *, mirrored: bool
+) -> NDArray[np.float32]:
+    """Predict on the cube, or with patches on the whole crop."""
+    model, patched = network.model, network.configuration.patch is not None
+    x, _ = prepare_images(images, None if patched else model.input_shape[1])
+    options: Any = {"callbacks": network.callbacks, "mirrored": mirrored}
+    return predict_volume(model, x, patched=patched, **options)

@@ -14,7 +14,8 @@ import pytest
 from tests.unet3d.test_orientation import affine_of
 from tests.unet3d.tiny import BRATS2023_ENDS, SHAPE, write_folder
 from unet3d.checkpoints import load_weights, save_weights
-from unet3d.prediction import predict
+from unet3d.patches import predict_volume
+from unet3d.prediction import Style, predict
 from unet3d.runs import Configuration, read_configuration, write_configuration
 from unet3d.splits import Split, write_split
 from unet3d.training import build_for
@@ -155,3 +156,68 @@ def test_weights_of_another_network_are_refused_and_one_s_own_come_back(
     save_weights(model, path)
     with pytest.raises(ValueError, match="got values that are no numbers"):
         load_weights(model, path)
+
+
+def probabilities(folder: Path, name: str) -> np.ndarray:
+    path = folder / "probabilities" / f"{name}.nii.gz"
+    return np.asarray(nibabel.Nifti1Image.from_filename(path).dataobj)
+
+
+@pytest.fixture(scope="module")
+def other(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained network of other weights, which validates with another subject."""
+    folder = tmp_path_factory.mktemp("other")
+    configuration = replace(read_configuration(run), seed=1)
+    write_configuration(folder, configuration)
+    write_split(folder / "split.json", Split(training=("RAS",), validation=("SRA",)))
+    save_weights(build_for(configuration), folder / "best.weights.h5")
+    return folder
+
+
+def test_probabilities_of_several_runs_are_averaged(
+    data: Path, run: Path, other: Path, tmp_path: Path
+) -> None:
+    kept = Style(kept=True)
+    for name, runs in {"a": [run], "b": [other], "both": [run, other]}.items():
+        predict(runs, data, tmp_path / name, subjects="SRA", style=kept)
+    first, second, both = (
+        probabilities(tmp_path / n, "SRA") for n in ("a", "b", "both")
+    )
+    assert both.shape == (*SHAPE, 3)
+    assert not np.array_equal(first, second)
+    np.testing.assert_allclose(both, (first + second) / 2, rtol=1e-6)
+    labels = nibabel.Nifti1Image.from_filename(tmp_path / "both" / "SRA.nii.gz")
+    whole = np.asarray(labels.dataobj) > 0
+    np.testing.assert_array_equal(whole, both[..., 0] > 0.5)
+    with pytest.raises(ValueError, match="without predictions of another run"):
+        predict(run, data, tmp_path / "both")
+
+
+def test_folds_predict_whom_they_did_not_train_with(
+    data: Path, run: Path, other: Path, tmp_path: Path
+) -> None:
+    kept = Style(kept=True)
+    both = predict([run, other], data, tmp_path / "both", style=kept)
+    assert both.names == ("RAS", "SRA")
+    for folder, name in ((run, "RAS"), (other, "SRA")):
+        predict(folder, data, tmp_path / name, style=kept)
+        alone = probabilities(tmp_path / name, name)
+        np.testing.assert_array_equal(probabilities(tmp_path / "both", name), alone)
+
+
+def test_mirror_images_are_averaged(data: Path, run: Path, tmp_path: Path) -> None:
+    configuration = read_configuration(run)
+    load_weights(model := build_for(configuration, 8), run / "best.weights.h5")
+    cube = np.random.default_rng(0).normal(size=(8, 8, 8, 4)).astype(np.float32)
+    once = predict_volume(model, cube, patched=False, mirrored=True)
+    flipped = predict_volume(model, np.flip(cube, (0, 2)), patched=False, mirrored=True)
+    np.testing.assert_allclose(np.flip(flipped, (0, 2)), once, rtol=1e-5)
+
+
+def test_runs_of_other_labels_are_not_averaged(
+    data: Path, run: Path, tmp_path: Path
+) -> None:
+    configuration = replace(read_configuration(run), label_scheme="brats2017")
+    write_configuration(tmp_path / "run", configuration)
+    with pytest.raises(ValueError, match=r"runs of one label scheme, .* one by one"):
+        predict([run, tmp_path / "run"], data, tmp_path / "p")

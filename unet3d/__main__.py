@@ -177,7 +177,7 @@ def _add_evaluate(commands: Any) -> None:
     add("--truth", type=Path, required=True, help="folder of subjects")
     _add_scheme(command)
     add("--predictions", type=Path, nargs="+", required=True, help="folders")
-    text = "one name per folder, to average folders of one name"
+    text = "one name per folder, to average folders of one name, or to pool folds"
     add("--names", nargs="+", help=f"{text}; the folders' names if left out")
     add("--output", type=Path, required=True, help="folder of the report")
     add("--empty-rule", choices=("brats", "nan"), default="brats")

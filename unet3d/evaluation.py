@@ -4,7 +4,8 @@
                                                                  --compare--> Comparison
 
 Sets of one name are models of one kind: a subject's score is the mean over the models,
-as in the case study, where four models per resolution went into one box.
+as in the case study, where four models per resolution went into one box. Sets of one
+name without a common subject, such as five folds, are pooled.
 
 Scores are on the source's grid by default. With a `size`, as in the case study, the
 cropped truth and the network's own cubes are resized to size^3 and compared there.
@@ -105,7 +106,7 @@ def score_subject(
         truth = resize_labels(truth, size)
     true_regions = to_regions(truth, scheme).astype(np.bool_)
     found: dict[str, list[NDArray[np.float64]]] = {}
-    for group in sets:
+    for group in (one for one in sets if files.name in one.subjects):
         labels = _prediction(group, files, subject, size)
         regions = to_regions(labels, group.scheme).astype(np.bool_)
         values = [

@@ -41,7 +41,8 @@ def gather_slice(
     images, _ = read_images(files)
     box = brain_box(images)
     truth = read_labels(files, scheme)[box]
-    by_name = {group.name: group for group in reversed(sets)}
+    there = [group for group in sets if files.name in group.subjects]
+    by_name = {group.name: group for group in reversed(there)}
     regions = {"truth": _nested(truth, scheme)}
     for name in dict.fromkeys(group.name for group in sets):
         labels = read_prediction(by_name[name], files)[0][box]

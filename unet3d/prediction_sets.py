@@ -21,7 +21,7 @@ __all__ += ["read_cube", "read_prediction"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionSet:
-    """One folder of predictions; sets of one name are averaged.
+    """One folder of predictions; sets of one name are averaged, or pooled if apart.
 
     `predict` wrote its `run` and the `promised` subjects; None if not known. `suffix`
     follows the subject's name in the name of a file.
@@ -62,8 +62,12 @@ def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
 def common_subjects(
     sets: Sequence[PredictionSet], *, skip_bad: bool
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """Return the subjects of every set, and a problem for each of some sets only."""
-    everywhere = set.intersection(*(set(group.subjects) for group in sets))
+    """Return the subjects of every set, and a problem for each of some sets only.
+
+    Sets of one name without a common subject, such as folds, count as one.
+    """
+    unions = [{n for one in pool for n in one.subjects} for pool in _pools(sets)]
+    everywhere = set.intersection(*unions)
     problems = []
     for group in sets:
         for name in group.subjects:
@@ -105,9 +109,12 @@ def check_complete(
     the record every labelled subject is expected.
     """
     problems = []
-    for group in sets:
-        expected = labelled if group.promised is None else group.promised
-        lost = sorted({*expected} & {*labelled} - {*group.subjects})
+    for pool in _pools(sets):
+        group, promised = pool[0], [one.promised for one in pool]
+        known = [labelled if names is None else names for names in promised]
+        expected = {name for names in known for name in names}
+        there = {name for one in pool for name in one.subjects}
+        lost = sorted(expected & {*labelled} - there)
         rule = "`predictions` must hold every subject that has labels, got "
         if lost and not skip_bad:
             raise ValueError(
@@ -146,6 +153,17 @@ def read_cube(group: PredictionSet, files: SubjectFiles) -> Labels:
             f"'{path}' must hold the network's own labels of subject {files.name}, got "
             f"nothing readable ({error}). Predict again, or leave --size out."
         ) from error
+
+
+def _pools(sets: Sequence[PredictionSet]) -> list[list[PredictionSet]]:
+    """Group sets of one name that share no subject; each other set is a group."""
+    pools: list[list[PredictionSet]] = []
+    for name in dict.fromkeys(group.name for group in sets):
+        own = [group for group in sets if group.name == name]
+        subjects = [subject for group in own for subject in group.subjects]
+        apart = len({*subjects}) == len(subjects)
+        pools += [own] if apart else [[group] for group in own]
+    return pools
 
 
 def _origin(path: Path) -> tuple[LabelScheme, Path, tuple[str, ...] | None]:

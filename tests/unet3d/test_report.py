@@ -187,6 +187,22 @@ def test_sets_of_other_subjects_are_refused(
     assert evaluate(data, [tmp_path / "none"], tmp_path / "report") == 2
 
 
+def test_folds_of_one_name_are_pooled(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, report = fill(tmp_path / "whole", 9), tmp_path / "report"
+    assert evaluate(data, [whole], report) == 0
+    expected = [{**row, "set": "cv"} for row in rows(report)]
+    folds = [fill(tmp_path / name, 9) for name in ("one", "two")]
+    for folder, kept in zip(folds, ("ab", "c"), strict=True):
+        for name in {*"abc"} - {*kept}:
+            (folder / f"{name}.nii.gz").unlink()
+    assert evaluate(data, folds, report, "--names", "cv", "cv") == 0
+    assert rows(report) == expected
+    (folds[1] / "c.nii.gz").rename(folds[1] / "b.nii.gz")  # repeats, and not the same
+    assert evaluate(data, folds, report, "--names", "cv", "cv") == 2
+
+
 def score(subject: str, name: str, value: float) -> Score:
     known: Any = {"set": name, "subject": subject, "region": REGIONS[0], "missed": 0}
     known |= {"dice": value, "lesion_dice": value}

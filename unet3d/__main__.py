@@ -25,6 +25,7 @@ from lms.units import parse_size
 from lms.workers.launching import launch
 from unet3d.lines import counting, grouped, several, some
 from unet3d.options import check_folder, settle
+from unet3d.runs import RECIPES
 from unet3d.schemes import SCHEMES, choose_scheme
 from unet3d.scores import EmptyRule
 from unet3d.subjects import Problem
@@ -119,6 +120,8 @@ def _add_train(commands: Any) -> None:
     add("--size", type=int, default=144, help="voxels along each axis")
     text = "train on patches of volumes that are not resized; voxels along each axis"
     add("--patch", type=int, metavar="N", help=text)
+    text = "loss, optimizer and rate: the case study's or nnU-Net's"
+    add("--recipe", choices=RECIPES, default=RECIPES[0], help=text)
     add("--filters", type=int, default=16, help="channels of the top level")
     add("--depth", type=int, default=5, help="levels")
     add("--batch-size", type=int, default=1, help="subjects per step")

@@ -57,6 +57,7 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
     batch_size: int = 1,
     varied: bool = True,
     patches: bool = False,
+    by_label: bool = False,
     prefetch: int = 1,
     worker: tuple[int, int] = (0, 1),
 ) -> "tf.data.Dataset":
@@ -64,7 +65,8 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
 
     Each `worker`, (rank, workers), draws other examples: together the examples that
     one worker draws with `workers` times the batch size. `shape` is an example's. With
-    `patches` they are patches of the volumes of `loads`; `varied` augments examples.
+    `patches` they are patches of the volumes of `loads`; `varied` augments examples;
+    `by_label` is that of `draw_patch`.
     """
 
     def examples() -> Iterator[tuple[Images, Labels]]:
@@ -76,7 +78,9 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
                 images, regions = loads[index]()
                 rng = np.random.default_rng([seed, epoch, place])
                 if patches:
-                    images, regions = draw_patch(images, regions, shape[0], rng)
+                    images, regions = draw_patch(
+                        images, regions, shape[0], rng, by_label=by_label
+                    )
                 if varied:
                     images, regions = augment(images, regions, rng)
                 yield images, regions

@@ -57,6 +57,7 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
     seed: int | None = None,
     linear_heads: bool = False,
     softmax: bool = False,
+    supervised: bool = False,
 ) -> keras.Model:
     """Build the network, compiled with Adam, weighted Dice loss and the Dice metric.
 
@@ -71,6 +72,8 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
         linear_heads: Whether heads are convolutions alone.
         softmax: Whether labels exclude each other, so that the output begins with one
             more channel, the background's.
+        supervised: Whether lower levels follow on the channels, enlarged; they have no
+            weights of their own.
 
     Example:
         >>> build_unet(size=16, filters=2, depth=2).output_shape
@@ -81,9 +84,17 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
     inputs = keras.Input((size, size, size, modalities), batch_size, name="images")
     skips = _go_down(inputs, blocks, [filters * 2**level for level in range(depth)])
     heads = _go_up(skips, blocks, labels + softmax, linear_heads=linear_heads)
-    logits = _add_heads(heads)
+    *lower, logits = _add_heads(heads)
     kind = "softmax" if softmax else "sigmoid"
     outputs = layers.Activation(kind, dtype="float32", name="labels")(logits)
+    if supervised:
+        every = [outputs]
+        for level, low in enumerate(reversed(lower), start=1):
+            name = f"labels{level}"
+            found = layers.Activation(kind, dtype="float32", name=name)(low)
+            enlarge = layers.UpSampling3D(2**level, name=f"{name}_upsample")
+            every.append(enlarge(found))
+        outputs = layers.Concatenate(dtype="float32", name="supervised")(every)
     model = keras.Model(inputs, outputs, name="unet3d")
     model.compile(
         optimizer=keras.optimizers.Adam(LEARNING_RATE),
@@ -162,13 +173,15 @@ def _go_up(
     return heads
 
 
-def _add_heads(heads: list[Any]) -> Any:
-    """Add up the heads, each sum upsampled to the next level."""
+def _add_heads(heads: list[Any]) -> list[Any]:
+    """Add up the heads, each sum upsampled to the next level; return all sums."""
     total = heads[0]
+    sums = [total]
     for level, head in zip(reversed(range(len(heads) - 1)), heads[1:], strict=True):
         total = layers.UpSampling3D(name=f"head{level}_upsample")(total)
         total = layers.Add(name=f"head{level}_sum")([total, head])
-    return total
+        sums.append(total)
+    return sums
 
 
 def _check(size: int, **sizes: int) -> None:

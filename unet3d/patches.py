@@ -27,14 +27,27 @@ _DEVIATION = 1 / 8  # of the Gaussian weights, over the patch's side
 
 
 def draw_patch(
-    images: Images, regions: Labels, size: int, rng: np.random.Generator
+    images: Images,
+    regions: Labels,
+    size: int,
+    rng: np.random.Generator,
+    *,
+    by_label: bool = False,
 ) -> tuple[Images, Labels]:
-    """Cut a random cube out of a volume, which is padded by 0 if too small."""
+    """Cut a random cube out of a volume, which is padded by 0 if too small.
+
+    With `by_label` each label that is there is as likely as the others to be inside of
+    a third of the cubes, as in nnU-Net; else each labelled voxel is.
+    """
     images, regions = _padded(images, size), _padded(regions, size)
     room = np.array(images.shape[:3]) - size
     corner = rng.integers(0, room + 1)
     if rng.random() < _LABELLED and regions.any():
-        labelled = np.flatnonzero(regions.any(axis=-1))
+        chosen = regions.any(axis=-1)
+        if by_label:
+            there = np.flatnonzero(regions.any(axis=(0, 1, 2)))
+            chosen = regions[..., rng.choice(there)]
+        labelled = np.flatnonzero(chosen)
         centre = np.unravel_index(rng.choice(labelled), images.shape[:3])
         corner = np.clip(np.array(centre) - size // 2, 0, room)
     box = tuple(slice(start, start + size) for start in corner.tolist())

@@ -21,11 +21,19 @@ from unet3d.files import read_data, read_json, write_json
 from unet3d.schemes import LabelScheme, scheme_named
 from unet3d.splits import check_rule
 
-__all__ = ["Configuration", "Surroundings", "check_same", "check_start", "versions"]
+__all__ = [
+    "RECIPES",
+    "Configuration",
+    "Surroundings",
+    "check_same",
+    "check_start",
+    "versions",
+]
 __all__ += ["read_configuration", "read_surroundings", "write_configuration"]
 
 # Files of a run's folder beside its configuration, which is written first.
 _PARTS = ("state.npz", "split.json", "log.csv", "best.weights.h5", "last.weights.h5")
+RECIPES = ("case-study", "nnunet")
 _PACKAGES = ("tensorflow", "keras", "numpy", "scipy", "nibabel", "tflms")
 # Settings that a resumed run may change: they decide no number.
 _FREE = frozenset({"data", "epochs", "lms", "budget"})
@@ -62,6 +70,7 @@ class Configuration:
     softmax: bool = False
     fold: int | None = None
     folds: int = 5
+    recipe: str = "case-study"
 
     def __post_init__(self) -> None:
         """Refuse impossible settings; the network checks its own settings."""
@@ -80,12 +89,22 @@ class Configuration:
             )
         if self.folds < 2:
             raise ValueError(f"`folds` must be at least 2, got {self.folds}. Use 5.")
+        if self.recipe not in RECIPES:
+            raise ValueError(
+                f"`recipe` must be one of {', '.join(RECIPES)}, got {self.recipe!r}. "
+                "Choose one."
+            )
         check_rule(self.group_by)
         if self.lms is False and self.budget is not None:
             raise ValueError(
                 "`budget` must come with large model support, got one without. Leave "
                 "out --no-lms or --budget."
             )
+
+    @property
+    def follows_nnunet(self) -> bool:
+        """True for nnU-Net's recipe (`unet3d.recipes`)."""
+        return self.recipe == "nnunet"
 
     @property
     def side(self) -> int:

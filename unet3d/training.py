@@ -30,7 +30,6 @@ from unet3d.cache import load_prepared, prepare_all, usable
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
 from unet3d.files import remove_drafts
 from unet3d.lines import counting, differing_spacings, log, several, tell
-from unet3d.losses import dice_coefficient, dice_of
 from unet3d.memory import (
     Shown,
     computes,
@@ -40,6 +39,7 @@ from unet3d.memory import (
     write_memory,
 )
 from unet3d.model import build_unet
+from unet3d.recipes import compile_for, watchers_of
 from unet3d.runs import Configuration, Surroundings, check_start, write_configuration
 from unet3d.schemes import LabelScheme
 from unet3d.splits import (
@@ -56,11 +56,8 @@ from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 from unet3d.validation import Validated, WrittenDice, cut_patches
 from unet3d.volumes import header_spacing
 
-__all__ = ["PATIENCE", "STOP_AFTER", "Outcome", "build_for"]
-__all__ += ["precision_of", "train"]
+__all__ = ["Outcome", "build_for", "precision_of", "train"]
 
-PATIENCE = 10  # epochs
-STOP_AFTER = 50  # epochs
 _LONGEST = 86_400.0  # seconds in which the chief must prepare the data set
 ALONE = Workers(placement=Placement())
 
@@ -156,12 +153,9 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
         seed=configuration.seed,
         linear_heads=configuration.linear_heads,
         softmax=configuration.softmax,
+        supervised=configuration.follows_nnunet and size is None,
     )
-    model.compile(
-        optimizer=model.optimizer,
-        loss=model.loss,
-        metrics=[dice_coefficient, *dice_of(configuration.task.regions)],
-    )
+    compile_for(model, configuration)
     # Variables made while a step is traced would make Keras trace it again.
     model.optimizer.build(model.trainable_variables)
     return model
@@ -271,12 +265,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         return known["history"]
     together = configuration.batch_size * workers.size
     steps = configuration.steps_per_epoch or -(-len(split.training) // together)
-    watchers = [
-        keras.callbacks.ReduceLROnPlateau(
-            MONITOR, mode="max", factor=0.5, patience=PATIENCE
-        ),
-        keras.callbacks.EarlyStopping(MONITOR, mode="max", patience=STOP_AFTER),
-    ]
+    watchers = watchers_of(configuration, workers=workers.size)
     is_real = computes()
     is_kept = is_real and workers.is_chief
     point = ResumePoint(run, watchers, known, workers=workers.size, writes=is_kept)
@@ -286,6 +275,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     written = WrittenDice(
         [Validated(seen=loads[n], whole=wholes[n]) for n in split.validation],
         scheme,
+        softmax=configuration.softmax,
         patched=patch is not None,
         callbacks=[swapping] if swapping else [],
     )
@@ -313,6 +303,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
                 batch_size=configuration.batch_size,
                 varied=configuration.varied,
                 patches=configuration.patch is not None,
+                by_label=configuration.follows_nnunet,
                 worker=(workers.rank, workers.size),
             ),
             validation_data=validation_batches(

@@ -51,12 +51,14 @@ class WrittenDice(keras.callbacks.Callback):
         subjects: Iterable[Validated],
         scheme: LabelScheme,
         *,
+        softmax: bool,
         patched: bool,
         callbacks: Sequence[Any] = (),
     ) -> None:
         super().__init__()
         self._subjects, self._scheme = tuple(subjects), scheme
         self._patched, self._callbacks = patched, callbacks
+        self._classes = len(scheme.regions) + softmax
         self._is_quick: bool | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -86,6 +88,7 @@ class WrittenDice(keras.callbacks.Callback):
             self.model, images, patched=self._patched, callbacks=self._callbacks
         )
         depth, height, width = regions.shape[:3]
+        found = found[..., : self._classes]  # the lower levels follow
         labels = resized_labels(found, (depth, height, width), self._scheme)
         masks = to_regions(labels, self._scheme)
         pairs = (

@@ -120,6 +120,8 @@ def _add_train(commands: Any) -> None:
     add("--size", type=int, default=144, help="voxels along each axis")
     text = "train on patches of volumes that are not resized; voxels along each axis"
     add("--patch", type=int, metavar="N", help=text)
+    text = "a network of your own, package:builder (see unet3d/builders.py)"
+    add("--model", metavar="BUILDER", help=text)
     text = "loss, optimizer and rate: the case study's or nnU-Net's"
     add("--recipe", choices=RECIPES, default=RECIPES[0], help=text)
     add("--filters", type=int, default=16, help="channels of the top level")

@@ -38,7 +38,8 @@ from unet3d.layers import InstanceNormalization
 from unet3d.lines import check_integer
 from unet3d.losses import dice_coefficient, weighted_dice_loss
 
-__all__ = ["DROPOUT", "HEADS", "LEARNING_RATE", "SLOPE", "build_unet"]
+__all__ = ["DROPOUT", "HEADS", "LEARNING_RATE", "SLOPE", "as_probabilities"]
+__all__ += ["build_unet"]
 
 DROPOUT = 0.3
 HEADS = 3
@@ -85,16 +86,8 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
     skips = _go_down(inputs, blocks, [filters * 2**level for level in range(depth)])
     heads = _go_up(skips, blocks, labels + softmax, linear_heads=linear_heads)
     *lower, logits = _add_heads(heads)
-    kind = "softmax" if softmax else "sigmoid"
-    outputs = layers.Activation(kind, dtype="float32", name="labels")(logits)
-    if supervised:
-        every = [outputs]
-        for level, low in enumerate(reversed(lower), start=1):
-            name = f"labels{level}"
-            found = layers.Activation(kind, dtype="float32", name=name)(low)
-            enlarge = layers.UpSampling3D(2**level, name=f"{name}_upsample")
-            every.append(enlarge(found))
-        outputs = layers.Concatenate(dtype="float32", name="supervised")(every)
+    every = [logits, *reversed(lower if supervised else [])]
+    outputs = as_probabilities(every, softmax=softmax)
     model = keras.Model(inputs, outputs, name="unet3d")
     model.compile(
         optimizer=keras.optimizers.Adam(LEARNING_RATE),
@@ -102,6 +95,23 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
         metrics=[dice_coefficient],
     )
     return model
+
+
+def as_probabilities(logits: list[Any], *, softmax: bool) -> Any:
+    """Turn logits of a network's levels, the top first, into one float32 tensor.
+
+    Lower levels are enlarged to the top's size, and follow on the channels.
+    """
+    kind, every = "softmax" if softmax else "sigmoid", []
+    for level, one in enumerate(logits):
+        name = f"labels{level or ''}"
+        found = layers.Activation(kind, dtype="float32", name=name)(one)
+        if level:
+            factor = logits[0].shape[1] // one.shape[1]
+            found = layers.UpSampling3D(factor, name=f"{name}_upsample")(found)
+        every.append(found)
+    join = layers.Concatenate(dtype="float32", name="supervised")
+    return join(every) if len(every) > 1 else every[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

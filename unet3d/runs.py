@@ -47,7 +47,9 @@ class Configuration:
     name of `unet3d.schemes.SCHEMES`. Without a `patch` volumes are resized to `size`.
     With `lms` None only steps that do not fit are planned. `budget` is in bytes.
     `softmax` is set where labels exclude each other; not in runs of earlier versions.
-    Without a `fold` a fifth of the subjects is drawn to validate with, by `seed`.
+    A `model` of one's own is package:builder (`unet3d.builders`); filters, depth and
+    linear heads are the U-Net's. Without a `fold` a fifth of the subjects is drawn to
+    validate with, by `seed`.
     """
 
     data: str
@@ -71,6 +73,7 @@ class Configuration:
     fold: int | None = None
     folds: int = 5
     recipe: str = "case-study"
+    model: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse impossible settings; the network checks its own settings."""

@@ -26,6 +26,7 @@ from lms import DataParallel
 from lms.machine.ranks import Placement
 from lms.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
+from unet3d.builders import build_own
 from unet3d.cache import load_prepared, prepare_all, usable
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
 from unet3d.files import remove_drafts
@@ -143,6 +144,12 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
 
 def build_for(configuration: Configuration, size: int | None = None) -> Any:
     """Build a run's network and optimizer; `size` changes no weight."""
+    if configuration.model is not None:
+        side, is_new = size or configuration.side, size is None
+        model = build_own(configuration, side, supervised=is_new)
+        compile_for(model, configuration)
+        model.optimizer.build(model.trainable_variables)
+        return model
     model: Any = build_unet(
         size=size or configuration.side,
         filters=configuration.filters,
@@ -353,13 +360,14 @@ def _beginning(
     together: int,
     first: int,
 ) -> str:
+    network = configuration.model or f"a U-Net, depth {configuration.depth},"
     begins = f"Going on after epoch {first}" if first else "Training"
     return (
         f"{begins}: {several(len(split.training), 'subject')} of {configuration.data}, "
         f"and {len(split.validation)} to validate with; "
         f"{'patches' if configuration.patch else 'volumes'} of {configuration.side}^3, "
-        f"{together} in a step; a U-Net of {model.count_params():,} weights, depth "
-        f"{configuration.depth}; at most {several(configuration.epochs, 'epoch')}; "
+        f"{together} in a step; {network} of {model.count_params():,} weights; "
+        f"at most {several(configuration.epochs, 'epoch')}; "
         f"into {run}"
     )
 

@@ -112,9 +112,10 @@ def draw_losses(
     panels: Any = figure.subplots(1, 2)
     top = 0.78  # room for the names
     figure.subplots_adjust(left=0.08, right=0.98, top=top, bottom=0.2, wspace=0.24)
-    names = {"loss": "loss: 1 - soft Dice", "dice_coefficient": "Dice at threshold 0.5"}
+    names = {"loss": "loss", "dice_coefficient": "Dice of labels"}
     for axes, (column, label) in zip(panels, names.items(), strict=True):
         _lined(axes)
+        highest = 1.0
         for (_, rows), colour in zip(logs.items(), _COLOURS, strict=False):
             epochs = [row["epoch"] + 1 for row in rows]
             for prefix, style in (("", (0, (4, 2))), ("val_", "-")):
@@ -122,10 +123,11 @@ def draw_losses(
                 mark = "o" if len(rows) == 1 else ""  # one point makes no line
                 line: Any = {"color": colour, "linestyle": style, "marker": mark}
                 axes.plot(epochs, heights, linewidth=1.5, **line)
+                highest = max(highest, *filter(np.isfinite, heights))
         axes.set_xlabel("epoch", fontsize=FONT, color=INK)
         axes.set_ylabel(label, fontsize=FONT, color=INK)
         axes.set_xlim(left=0)
-        axes.set_ylim(0, 1.02)
+        axes.set_ylim(0, 1.02 * highest)
     lines = [Line2D([], [], color=MUTED, linestyle=s) for s in ((0, (4, 2)), "-")]
     _legend(figure, lines, ["training", "validation"], (0.985, 0.99))
     if logs:

@@ -14,7 +14,7 @@ from tests.unet3d.tiny import save, volumes, write_folder
 from unet3d.__main__ import main
 from unet3d.data import brain_box, resize_labels
 from unet3d.evaluation import Score, compare, summarise
-from unet3d.figures import draw_boxes
+from unet3d.figures import draw_boxes, draw_losses
 from unet3d.files import write_arrays
 from unet3d.reading import read_subject
 from unet3d.schemes import REGIONS
@@ -252,3 +252,19 @@ def test_subjects_whose_regions_are_all_missed_are_counted(
     (axes,) = drawn[0].axes
     assert [text.get_text() for text in axes.get_xticklabels()] == ["x\n2 subjects"]
     assert [text.get_text() for text in axes.texts] == ["2 of 2 missed"]
+
+
+def test_losses_above_1_are_drawn_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = list[Figure]()
+    monkeypatch.setattr("unet3d.figures.save", lambda figure, _: drawn.append(figure))
+    both = {"dice_coefficient": 0.5, "val_dice_coefficient": 0.4}
+    losses = [(1.4, 0.9), (math.inf, math.nan)]
+    rows = [
+        {"epoch": k, "loss": loss, "val_loss": validated} | both
+        for k, (loss, validated) in enumerate(losses)
+    ]
+    draw_losses({"A": rows}, tmp_path / "x.png", note="")
+    assert drawn[0].axes[0].get_ylim() == pytest.approx((0, 1.02 * 1.4))
+    assert drawn[0].axes[1].get_ylim() == pytest.approx((0, 1.02))

@@ -185,7 +185,8 @@ def _add_evaluate(commands: Any) -> None:
     text = "one name per folder, to average folders of one name, or to pool folds"
     add("--names", nargs="+", help=f"{text}; the folders' names if left out")
     add("--output", type=Path, required=True, help="folder of the report")
-    add("--empty-rule", choices=("brats", "nan"), default="brats")
+    text = "a region that truth and prediction lack: Dice 1 as in BraTS, or no score"
+    add("--empty-rule", choices=("brats", "nan"), default="brats", help=text)
     add("--size", type=int, help="compare on cubes, as the case study did")
     _add_skip(command)
 

@@ -82,10 +82,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, where there is one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        shown = action.default is not None and action.default is not False
+        return super()._get_help_string(action) if shown else action.help
+
+
 def _command(commands: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
-    command = commands.add_parser(
-        name, help=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    command = commands.add_parser(name, help=text, formatter_class=_Help)
     command.set_defaults(run=run, parser=command)
     return command
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unet3d.data import brain_box
+from unet3d.data import brain_box, to_regions
 from unet3d.evaluation import Score
 from unet3d.figures import Slice
 from unet3d.prediction_sets import PredictionSet, read_prediction
@@ -37,7 +37,10 @@ def gather_slice(
     scheme: LabelScheme,
     scores: Sequence[Score],
 ) -> Slice:
-    """Read the axial slice with most labels: truth, and the first set of each name."""
+    """Read the axial slice with most regions: truth, and a set of each name.
+
+    Of slices with equally many, each region's share of its largest slice decides.
+    """
     images, _ = read_images(files)
     box = brain_box(images)
     truth = read_labels(files, scheme)[box]
@@ -47,7 +50,9 @@ def gather_slice(
     for name in dict.fromkeys(group.name for group in sets):
         labels = read_prediction(by_name[name], files)[0][box]
         regions[name] = _nested(labels, by_name[name].scheme)
-    most = int(np.argmax((truth > 0).sum(axis=(1, 2))))
+    areas = to_regions(truth, scheme).sum(axis=(1, 2), dtype=np.int64)
+    shares = (areas / np.maximum(areas.max(axis=0), 1)).mean(axis=1)
+    most = int(np.argmax((areas > 0).sum(axis=1) + shares))
     return Slice(
         name=files.name,
         image=images[box][most, ..., _SHOWN],

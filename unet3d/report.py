@@ -9,7 +9,7 @@ REPORT/gallery.png    the best, a middling and the worst subject
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,12 +168,16 @@ def write_report(
     found = find_subjects(truth, scheme.channels)
     by_name = {files.name: files for files in found.subjects}
     sets = [named_alike(group, found.names) for group in sets]
+    slices = [gather_slice(by_name[n], sets, scheme, report.scores) for n in chosen]
+    if len(slices) > 1:
+        slices[0] = replace(slices[0], name=f"best: {chosen[0]}")
+        slices[-1] = replace(slices[-1], name=f"worst: {chosen[-1]}")
     draw_gallery(
-        [gather_slice(by_name[n], sets, scheme, report.scores) for n in chosen],
+        slices,
         output / "gallery.png",
         names=list(scheme.regions),
         title="Truth and prediction",
-        note=f"{scheme.channels[0]}, the axial slice with most labels; the patient's "
+        note=f"{scheme.channels[0]}, the axial slice with most regions; the patient's "
         f"right is left. Dice, {_grid(report.size)}: {' / '.join(scheme.regions)}.",
     )
 

@@ -14,7 +14,7 @@ from tests.unet3d.tiny import save, volumes, write_folder
 from unet3d.__main__ import main
 from unet3d.data import brain_box, resize_labels
 from unet3d.evaluation import Score, compare, summarise
-from unet3d.figures import draw_boxes, draw_losses
+from unet3d.figures import Slice, draw_boxes, draw_losses
 from unet3d.files import write_arrays
 from unet3d.reading import read_subject
 from unet3d.schemes import REGIONS
@@ -268,3 +268,20 @@ def test_losses_above_1_are_drawn_whole(
     draw_losses({"A": rows}, tmp_path / "x.png", note="")
     assert drawn[0].axes[0].get_ylim() == pytest.approx((0, 1.02 * 1.4))
     assert drawn[0].axes[1].get_ylim() == pytest.approx((0, 1.02))
+
+
+def test_the_gallery_shows_small_regions_and_names_the_worst(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[Slice]()
+    monkeypatch.setattr(
+        "unet3d.report.draw_gallery", lambda s, *_, **__: seen.extend(s)
+    )
+    truth = np.zeros((6, 5, 4), np.uint8)
+    truth[1:5, 1:4, 1], truth[1, 1, 2], truth[2, 1, 2] = 2, 1, 4  # few below many
+    for name in "abc":
+        save(data / name / f"{name}_seg.nii.gz", truth)
+        predict(tmp_path / "p", name, truth * (name != "b"))
+    assert evaluate(data, [tmp_path / "p"], tmp_path / "report") == 0
+    assert [shown.name for shown in seen] == ["best: a", "c", "worst: b"]
+    assert {*np.unique(seen[0].regions["truth"])} == {0, 2, 3}

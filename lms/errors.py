@@ -4,8 +4,9 @@ Every subclass is also a built-in error, so code that does not know lms catches 
 too. A message says the rule, the value and the next step.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 __all__ = ["BudgetError", "ChangedTensorError", "HostMemoryError", "LMSError"]
 __all__ += [
@@ -26,9 +27,12 @@ class BudgetError(LMSError, ValueError):
     """No plan keeps the step within its memory budget.
 
     Args:
-        message: The rule, the budget and the next step.
+        message: The rule, the budget and the next step, or makes them of the least
+            budget where the text is read first.
         op_name: The op whose working set is too large, if one op is the cause.
         least_bytes: The least budget that works, in bytes, if it is known.
+        bounds: Bounds of the least budget that draw together until they are equal. The
+            search for it goes no further than somebody reads.
 
     Example:
         >>> error = BudgetError("Too little.", op_name="conv1", least_bytes=4096)
@@ -38,15 +42,76 @@ class BudgetError(LMSError, ValueError):
 
     def __init__(
         self,
-        message: str,
+        message: str | Callable[[int], str],
         *,
         op_name: str | None = None,
         least_bytes: int | None = None,
+        bounds: Iterator[tuple[int, int]] | None = None,
     ) -> None:
         super().__init__(message)
         self.is_certain = False  # plain TensorFlow runs out of memory, too
         self.op_name = op_name
-        self.least_bytes = least_bytes
+        self._low = self._high = least_bytes or 0
+        self._rest = bounds or iter(())
+        self._change: Callable[[int], int] = int
+        self._narrow()
+
+    @property
+    def least_bytes(self) -> int | None:
+        """The least budget that works, in bytes, if it is known."""
+        self._search()
+        return self._change(self._low) or None
+
+    def exceeds(self, other: "int | BudgetError") -> bool:
+        """Tell whether the least budget is known and above a size, or another's."""
+        if isinstance(other, int):
+            other = BudgetError("", least_bytes=other)
+        while True:
+            low, high = self._change(self._low), self._change(self._high)
+            least, most = other._change(other._low), other._change(other._high)
+            if low > most or high <= least:
+                return low > most
+            self._narrow()
+            other._narrow()
+
+    def restate(
+        self, change: Callable[[int], int], message: Callable[[int], str] | None = None
+    ) -> None:
+        """Name another least budget, and make the message of the present one.
+
+        `change` gets the present least budget, or 0 if it is unknown, and never falls.
+        """
+        before = self._change
+
+        def after(least: int) -> int:
+            return change(before(least))
+
+        def said(least: int) -> str:
+            assert message is not None
+            return message(before(least))
+
+        self._change = after
+        if message is not None:
+            self.args = (said,)
+
+    def _search(self) -> None:
+        while self._low < self._high:
+            self._narrow()
+
+    def _narrow(self) -> None:
+        self._low, self._high = next(self._rest, (self._low, self._high))
+
+    def __str__(self) -> str:
+        (message,) = self.args
+        if callable(message):
+            self._search()
+            self.args = (message(self._low),)
+        return self.args[0]
+
+    def __reduce__(self) -> Any:
+        least = self.least_bytes or 0
+        known = {"_low": least, "_high": least, "_rest": iter(()), "_change": int}
+        return type(self), (str(self),), self.__dict__ | known
 
 
 class PlanError(LMSError, ValueError):

@@ -13,7 +13,7 @@ fails has seldom written anything. Holding the new values may cost memory: with
 import heapq
 from collections.abc import Collection, Iterable, Sequence
 
-from lms.ir.graph import GraphView, op_of
+from lms.ir.graph import GraphView, op_of, per_graph
 from lms.ir.liveness import Buffer, buffers, memory_curve, peak, working_sets
 from lms.ir.write_guard import can_come_last
 from lms.units import Bytes
@@ -23,6 +23,7 @@ _MOST_TOGETHER = 16  # most ops that are hoisted together
 __all__ = ["hastened", "orders"]
 
 
+@per_graph()
 def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
     """Return one order that is light during long ops, and one of low peak.
 

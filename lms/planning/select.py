@@ -26,7 +26,7 @@ from lms.planning.candidates import small_pool_for, smallest_worth_moving
 from lms.planning.placement import in_room
 from lms.planning.problem import UNLIMITED, FittedPlan, MemoryBudget, Speeds, Workload
 from lms.planning.settings import Settings
-from lms.planning.strategies import plan_by_budget
+from lms.planning.strategies import may_fit, plan_by_budget
 from lms.planning.tflms_autotune import search_thresholds
 from lms.planning.tuning import THOROUGH, TUNING
 from lms.simulation.allocator import NO_POOL
@@ -95,9 +95,10 @@ def choose_plan(
         if settings.thresholds is not None:
             return search_thresholds(graph, settings, budget)
         find = _beside_loops if has_loops(graph) else plan_by_budget
-        return find(graph, settings, budget, workload.speeds(), is_first=is_first)
+        return find(graph, settings, budget, workload.speeds, is_first=is_first)
     except BudgetError as error:
-        raise _for_the_budget(error, plain, budget) from error
+        _restate(error, plain, budget)
+        raise
 
 
 def has_loops(graph: GraphView) -> bool:
@@ -112,7 +113,7 @@ def _beside_loops(
     graph: GraphView,
     settings: Settings,
     budget: MemoryBudget,
-    speeds: Speeds,
+    speeds: Callable[[], Speeds],
     *,
     is_first: bool,
 ) -> FittedPlan:
@@ -124,11 +125,9 @@ def _beside_loops(
     try:
         return plan_by_budget(graph, settings, less, speeds, is_first=is_first)
     except BudgetError as error:
-        least = error.least_bytes or 0
-        least = min(least * 100 // TUNING.beside_loops_percent, least + unordered)
-        raise BudgetError(
-            str(error), op_name=error.op_name, least_bytes=least
-        ) from error
+        percent = TUNING.beside_loops_percent
+        error.restate(lambda least: min(least * 100 // percent, least + unordered))
+        raise
 
 
 def _unordered(graph: GraphView) -> Bytes:
@@ -155,36 +154,36 @@ def _needed(plain: FittedPlan) -> Bytes:
     return math.ceil(plain.peak * TUNING.unordered_factor) + plain.beside
 
 
-def _for_the_budget(
-    error: BudgetError, plain: FittedPlan, budget: MemoryBudget
-) -> BudgetError:
+def _restate(error: BudgetError, plain: FittedPlan, budget: MemoryBudget) -> None:
     """Restate an error about the step's bytes for the whole budget or device.
 
     The budget in the message never exceeds the step's need without a plan.
     """
     enough = _needed(plain)
-    step = min(error.least_bytes or enough, enough)
-    needed = budget.persistent + step
+    is_device = budget.limit is not None and budget.is_whole_device
     cause = f"for op {error.op_name!r}" if error.op_name else "for IBM's rule"
     instead = "Use" if error.op_name else "Leave `thresholds` out, or use"
-    why = (
-        f"{cause}: {format_bytes(budget.persistent)} persistent bytes, and "
-        f"{format_bytes(step)} for the step, fragmentation included"
-    )
-    if budget.limit is not None and budget.is_whole_device:
-        needed = budget.device_for(needed)
-        least = format_bytes(needed, at_least=True)
-        rule = f"the device's memory must be at least {least} {why}, "
-        rule += f"and a margin; got {format_bytes(budget.limit)}"
-    else:
-        least = format_bytes(needed, at_least=True)
-        rule = f"`budget` must be at least {least} {why}; got "
-        rule += format_bytes(budget.total or 0)
-    return BudgetError(
-        f"{rule}. {instead} a smaller batch or volume.",
-        op_name=error.op_name,
-        least_bytes=needed,
-    )
+
+    def needed(least: Bytes) -> Bytes:
+        total = budget.persistent + min(least or enough, enough)
+        return budget.device_for(total) if is_device else total
+
+    def said(least: Bytes) -> str:
+        total = format_bytes(needed(least), at_least=True)
+        why = (
+            f"{cause}: {format_bytes(budget.persistent)} persistent bytes, and "
+            f"{format_bytes(min(least or enough, enough))} for the step, fragmentation "
+            "included"
+        )
+        if is_device:
+            rule = f"the device's memory must be at least {total} {why}, and a "
+            rule += f"margin; got {format_bytes(budget.limit or 0)}"
+        else:
+            rule = f"`budget` must be at least {total} {why}; got "
+            rule += format_bytes(budget.total or 0)
+        return f"{rule}. {instead} a smaller batch or volume."
+
+    error.restate(needed, said)
 
 
 def fitted_plan(workload: Workload, plan: SwapPlan, budget: MemoryBudget) -> FittedPlan:
@@ -267,7 +266,8 @@ def choose_plan_once(
     graph, plain = workload.graph, workload.plain
     by_rule = settings.thresholds is not None
     is_first = settings.replan
-    if by_rule or cache_folder() is None or fits(plain, budget):
+    is_known = by_rule or fits(plain, budget) or not may_fit(graph, budget)
+    if is_known or cache_folder() is None:
         return choose_plan(workload, settings, budget, is_first=is_first)
     memory, room = replace(budget, persistent=0, fences=0), budget.step - budget.fences
     known = replace(settings, replan=False)

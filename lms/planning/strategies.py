@@ -7,11 +7,10 @@ It ends after a number of tries, not of seconds, so a step always gets the same 
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from itertools import product, takewhile
+from functools import partial
+from itertools import chain, product, takewhile
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView, op_of
@@ -49,7 +48,7 @@ from lms.planning.tuning import QUICK, QUICK_SEALED, THOROUGH, TUNING, Effort
 from lms.simulation.executor import collector_paused
 from lms.units import Bytes, Seconds, format_bytes
 
-__all__ = ["best_plan", "plan_by_budget"]
+__all__ = ["best_plan", "may_fit", "plan_by_budget"]
 
 # Four times the peak of any order, and chunks for its small tensors, are enough for a
 # plan that moves nothing: holes of unequal sizes and gaps may take as much again.
@@ -342,24 +341,23 @@ def plan_by_budget(
     graph: GraphView,
     settings: Settings,
     budget: MemoryBudget,
-    speeds: Speeds,
+    speeds: Callable[[], Speeds],
     *,
     is_first: bool = False,
 ) -> FittedPlan:
     """Plan with deferred writes; where they take too much memory, with eager writes.
 
-    A step is sealed if it can be. `is_first` as in `PlanRequest`.
+    A step is sealed if it can be. `is_first` as in `PlanRequest`; `speeds` is called
+    only if the step may fit.
     """
-    may_wait = (True, False) if can_come_last(graph) else (True,)
-    orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
     request = PlanRequest(
         budget=budget.step,
-        speeds=speeds,
+        speeds=speeds() if may_fit(graph, budget) else _reference(graph),
         filters=settings.filters,
         recompute=settings.recompute,
         is_first=is_first,
     )
-    refusal = None
+    orders, refusal = _families(graph), None
     if not (budget.unsealed or why_unsealed(graph)):
         try:
             if (found := _plan_sealed(orders, request, budget)) is not None:
@@ -367,6 +365,19 @@ def plan_by_budget(
         except BudgetError as error:
             refusal = error.with_traceback(None)
     return _plan_unsealed(orders, request, budget, refusal)
+
+
+def may_fit(graph: GraphView, budget: MemoryBudget) -> bool:
+    """Tell whether the largest op of some order fits a budget, apart from the rest."""
+    room = max(budget.step, budget.sealed_room)
+    orders = (order for family in _families(graph) for order in family())
+    return any(certain_need(order) <= room for order in chain([graph], orders))
+
+
+def _families(graph: GraphView) -> list[Callable[[], Sequence[GraphView]]]:
+    """Return what makes the orders with deferred writes, and those with eager ones."""
+    may_wait = (True, False) if can_come_last(graph) else (True,)
+    return [partial(_orders, graph, writes_last=last) for last in may_wait]
 
 
 def _plan_unsealed(
@@ -396,13 +407,13 @@ def _plan_unsealed(
             raise refusal
         return sure
     every = [order for family in orders for order in family()]
-    least, placed = _least(every, request)
-    if budget.device_has(least):
-        if sure is not None:
-            return sure
-        if placed is not None and least <= budget.step:
-            return placed
-    raise _refusal(least, every, request.filters, budget)
+    least = _Least(every, request)
+    if sure is not None and least.obeys(budget.device_has):
+        return sure
+    may_place = sure is None and least.obeys(lambda size: size <= budget.step)
+    if may_place and least.obeys(budget.device_has) and (found := least.plan()):
+        return found
+    raise _refusal(least.bounds(), every, request.filters, budget)
 
 
 def _plan_sealed(
@@ -424,54 +435,93 @@ def _plan_sealed(
     if (found := _sure(orders, request)) is not None:
         return found
     every = [order for family in orders for order in family()]
-    least, placed = _least(every, request)
-    if placed is None or least <= budget.sealed_room:
-        return placed
-    raise _refusal(least + budget.fences, every, request.filters, budget)
+    least, fences = _Least(every, request), budget.fences
+    if not least.exists() or least.obeys(lambda size: size <= budget.sealed_room):
+        return least.plan()
+    bounds = ((low + fences, high + fences) for low, high in least.bounds())
+    raise _refusal(bounds, every, request.filters, budget)
 
 
 def _refusal(
-    least: Bytes,
+    bounds: Iterator[tuple[Bytes, Bytes]],
     orders: Sequence[GraphView],
     filters: Filters,
     budget: MemoryBudget,
 ) -> BudgetError:
     _, op_name = min(least_need(graph, filters) for graph in orders)
-    return BudgetError(
-        f"`budget` must be at least {format_bytes(least, at_least=True)} for op "
-        f"{op_name!r}, got {format_bytes(budget.step)}. Use a smaller batch or volume.",
-        op_name=op_name,
-        least_bytes=least,
-    )
+
+    def said(least: Bytes) -> str:
+        return (
+            f"`budget` must be at least {format_bytes(least, at_least=True)} for op "
+            f"{op_name!r}, got {format_bytes(budget.step)}. Use a smaller batch or "
+            "volume."
+        )
+
+    return BudgetError(said, op_name=op_name, bounds=bounds)
 
 
-def _least(
-    orders: Sequence[GraphView], request: PlanRequest
-) -> tuple[Bytes, FittedPlan | None]:
-    """Find the least bytes of a sure plan, and the plan; None if there is none.
+class _Least:
+    """The least bytes of a sure plan: bisection that goes no further than is asked.
 
     Seconds are those of a reference card, so no measurement changes the least budget.
     """
-    hardware = PRESETS[_REFERENCE]
-    speeds = Speeds(costs=roofline(orders[0], hardware), hardware=hardware)
-    most = max(map(_enough, orders))
-    rooms = [min(map(certain_need, orders))]
-    while rooms[-1] < most:
-        more = rooms[-1] // TUNING.least_budget_part
-        rooms.append(rooms[-1] + max(TUNING.least_budget_step, more))
 
-    @cache
-    def planned(room: Bytes) -> FittedPlan | None:
-        asked = replace(request, budget=room, speeds=speeds)
-        if not request.sealed:
+    def __init__(self, orders: Sequence[GraphView], request: PlanRequest) -> None:
+        self._orders = orders
+        self._request = replace(request, speeds=_reference(orders[0]))
+        self._most = max(map(_enough, orders))
+        self._rooms = [min(map(certain_need, orders))]
+        while self._rooms[-1] < self._most:
+            more = self._rooms[-1] // TUNING.least_budget_part
+            self._rooms.append(self._rooms[-1] + max(TUNING.least_budget_step, more))
+        self._low, self._high = 0, len(self._rooms)  # places in `rooms`
+        self._found: FittedPlan | None = None
+
+    def bounds(self) -> Iterator[tuple[Bytes, Bytes]]:
+        """Yield bounds of the least bytes, which draw together until they are equal."""
+        while self._low < self._high:
+            last = min(self._high, len(self._rooms) - 1)
+            yield min(self._rooms[self._low], self._most), self._rooms[last]
+            self._try()
+        least = self._rooms[self._low] if self.exists() else self._most
+        yield least, least
+
+    def exists(self) -> bool:
+        """Tell whether there is a plan in any room."""
+        while self._found is None and self._low < self._high:
+            self._try()
+        return self._found is not None
+
+    def obeys(self, rule: Callable[[Bytes], bool]) -> bool:
+        """Tell whether the least bytes obey a rule that only more bytes break."""
+        decided = ((a, b) for a, b in self.bounds() if rule(b) or not rule(a))
+        return rule(next(decided)[0])
+
+    def plan(self) -> FittedPlan | None:
+        """Return the plan of the least bytes, without seconds; None without one."""
+        while self._low < self._high:
+            self._try()
+        return self._found and replace(self._found, seconds=None)
+
+    @collector_paused()
+    def _try(self) -> None:
+        """Plan into the room halfway between the bounds."""
+        place = (self._low + self._high) // 2
+        room = self._rooms[place]
+        asked = replace(self._request, budget=room)
+        if not asked.sealed:
             headroom = Headroom(free=room // TUNING.least_budget_part, bound=UNLIMITED)
             asked = _within(replace(asked, headroom=headroom), TUNING.taken_percent)
-        return _first_sure(orders, asked)
+        found = _first_sure(self._orders, asked)
+        if found is None:
+            self._low = place + 1
+        else:
+            self._high, self._found = place, found
 
-    index = bisect_left(rooms, x=True, key=lambda room: planned(room) is not None)
-    if index == len(rooms) or (found := planned(rooms[index])) is None:
-        return most, None
-    return rooms[index], replace(found, seconds=None)
+
+def _reference(graph: GraphView) -> Speeds:
+    hardware = PRESETS[_REFERENCE]
+    return Speeds(costs=roofline(graph, hardware), hardware=hardware)
 
 
 def _enough(graph: GraphView) -> Bytes:

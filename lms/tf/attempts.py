@@ -18,7 +18,6 @@ other ops has its tensors at other addresses.
 """
 
 import logging
-import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -139,9 +138,10 @@ class Outcome:
     failure: str | None = None
 
     @property
-    def least(self) -> Bytes:
-        """The least budget that the refusal names, or 0."""
-        return (isinstance(self.error, BudgetError) and self.error.least_bytes) or 0
+    def refusal(self) -> BudgetError | None:
+        """The refusal, if it names a least budget."""
+        error = self.error if isinstance(self.error, BudgetError) else None
+        return error if error is not None and error.exceeds(0) else None
 
 
 def next_attempt(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
@@ -223,7 +223,11 @@ def refusal(tried: Sequence[Outcome]) -> LMSError | None:
     errors = (not ran_out and _unproved(tried)) or valid or errors
     if not errors or not isinstance(errors[-1], BudgetError):
         return errors[-1] if errors else None
-    return min(errors, key=lambda error: getattr(error, "least_bytes", 0) or math.inf)
+    known = [e for e in errors if isinstance(e, BudgetError) and e.exceeds(0)]
+    *others, best = known or [errors[-1]]
+    for error in reversed(others):
+        best = best if error.exceeds(best) else error
+    return best
 
 
 def _since_failure(tried: Sequence[Outcome]) -> Sequence[Outcome]:
@@ -293,7 +297,8 @@ def _replan(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
         last = later[-2:-1]
     if last and last[0].attempt not in left:  # takes off what was tried
         return None
-    least = next((each.least for each in reversed(later) if each.error), 0)
+    refused = next((each for each in reversed(later) if each.error), None)
+    least = (refused and refused.refusal and refused.refusal.least_bytes) or 0
     most = least * _LESS_PERCENT[1] // 100  # less would be refused again
     far = (e for e in left if e.percent == 100 or (e.budget(now).total or 0) >= most)
     return next(far, None)
@@ -305,8 +310,10 @@ def _rewrite(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
     sizes = (_rewrites(each).op_size for each in tried)
     last = min(filter(None, sizes), key=lambda size: size.most, default=None)
     offers: Offers = base.step.offers(last)
-    total = budget.total or 0
-    least = base.least or (total if base.failure else 0)
+    total, error = budget.total or 0, base.refusal
+
+    def needs(size: Bytes) -> bool:
+        return error is not None and error.exceeds(size)
 
     def split() -> Rewrites | None:
         size = next(iter(offers.op_sizes), None) if settings.cuts_ops else None
@@ -314,16 +321,20 @@ def _rewrite(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
 
     def moved() -> Rewrites | None:
         sizes = list(accumulate((size for _, size in offers.variables), initial=0))
-        count = bisect_left(sizes, max(least - total, sizes[-1] // _PART))
+        part = bisect_left(sizes, sizes[-1] // _PART)
+        count = bisect_left(sizes, x=True, lo=part, key=lambda n: not needs(total + n))
         more = tuple(handle for handle, _ in offers.variables[:count])
         if not more or settings.state == "device":
             return None
         return replace(rewrites, handles=rewrites.handles + more)
 
-    room = (least or total) - budget.persistent
+    def is_light() -> bool:
+        half = 2 * offers.largest_op + budget.persistent
+        return needs(half) if error is not None else total > half
+
     if offers.lists:  # all at once: no plan orders the ops of loops
         found = replace(rewrites, lists=rewrites.lists + offers.lists)
-    elif 2 * offers.largest_op < room or budget.step <= 0:
+    elif budget.step <= 0 or not offers.variables or is_light():
         found = moved() or split()
     else:
         found = split() or moved()
@@ -339,12 +350,16 @@ def _base(tried: Sequence[Outcome]) -> Outcome:
     base, *later = _since_failure(tried)
     for each in (each for each in later if each.error is not None):
         ours, theirs = _rewrites(base), _rewrites(each)
-        is_worse = each.least > (base.least or math.inf)
         if theirs is ours:
             base = replace(base, error=each.error)
-        elif theirs.op_size is ours.op_size or not is_worse:
+        elif theirs.op_size is ours.op_size or not _is_worse(each, base):
             base = each
     return base
+
+
+def _is_worse(each: Outcome, base: Outcome) -> bool:
+    ours, theirs = base.refusal, each.refusal
+    return ours is not None and theirs is not None and theirs.exceeds(ours)
 
 
 def _rewrites(outcome: Outcome | None) -> Rewrites:

@@ -62,8 +62,8 @@ def advice(
     """Return what else may help where a step does not fit; empty where nothing may."""
     said, most = "", budget.limit if budget.is_whole_device else budget.total
     others = budget.persistent - step.held_bytes
-    least = isinstance(error, BudgetError) and error.least_bytes
-    if least and most and least - others <= most:
+    refusal = error if isinstance(error, BudgetError) and error.exceeds(0) else None
+    if refusal and most and not refusal.exceeds(most + others):
         said = (
             f" Tensors beside the model take {format_bytes(others)}, such as arrays "
             f"given to `{_CALLS.get(kind, 'fit')}`, which lie on the device whole: "

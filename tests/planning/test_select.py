@@ -22,7 +22,7 @@ from lms.planning.problem import (
 )
 from lms.planning.select import choose_plan, workload_of
 from lms.planning.settings import read_settings
-from lms.units import MIB
+from lms.units import MIB, format_bytes
 from tests.planning.stored import read_step
 
 
@@ -118,6 +118,34 @@ def test_the_least_budget_is_the_same_for_all_and_at_most_that_of_moves_alone(
     assert sure <= moving < 912 * MIB
     fitted = planned("drawn_300", device(sure, unsealed))
     assert (fitted.risk, fitted.sealed) == (Risk.NONE, not unsealed)
+
+
+@pytest.mark.parametrize("unsealed", ["", "asked"])
+def test_a_budget_below_the_largest_op_is_refused_without_a_search(
+    unsealed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms = list[int]()
+
+    def tried(orders: Any, terms: PlanRequest) -> Any:
+        rooms.append(terms.budget)
+        return find(orders, terms)
+
+    def measured() -> Speeds:
+        raise AssertionError("no op is timed for a step that cannot fit")
+
+    find = budget_search._first_sure
+    monkeypatch.setattr(budget_search, "_first_sure", tried)
+    graph = read_step("drawn_300").graph
+    workload = workload_of(graph, graph, measured)
+    with pytest.raises(BudgetError) as no:
+        choose_plan(workload, read_settings(), device(4 * MIB, unsealed))
+    assert no.value.exceeds(4 * MIB)
+    assert len(rooms) == (not unsealed)  # a sealed step has a plan in some room
+    least = no.value.least_bytes
+    searched = len(rooms)
+    assert searched > 3
+    assert format_bytes(least or 0, at_least=True) in str(no.value)
+    assert (no.value.least_bytes, len(rooms)) == (least, searched)
 
 
 def test_free_fragments_add_to_the_least_budget_of_a_sealed_step() -> None:

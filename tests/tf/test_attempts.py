@@ -1,5 +1,6 @@
 """Rows of the table of attempts; TensorFlow is not needed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -204,6 +205,23 @@ def test_the_least_of_all_refusals_is_named() -> None:
     offers = Offers(variables=MOVE[:1])
     first_plan(Step(offered=offers, answers=[1100, 1300]), tried, Settings())
     assert getattr(refusal(tried), "least_bytes", 0) == 1100
+
+
+def test_no_least_budget_is_searched_to_its_end_before_a_plan_is_found() -> None:
+    def searched(low: int, high: int) -> BudgetError:
+        def bounds() -> Iterator[tuple[int, int]]:
+            yield 1000, 9000
+            yield low, high
+            raise AssertionError("nobody asked for more")
+
+        return BudgetError("too little".format, bounds=bounds())
+
+    answers = [searched(1060, 1090), searched(1010, 1090), "B"]
+    tried, offers = list[Outcome](), Offers(variables=MOVE, largest_op=SMALL)
+    found = first_plan(Step(offered=offers, answers=answers), tried, Settings())
+    assert found is not None
+    assert found.attempt.rewrites.handles == ("slot", "kernel")
+    assert found.planned is not None
 
 
 def test_a_refusal_comes_before_a_plan_that_is_not_valid() -> None:

@@ -50,6 +50,7 @@ class BudgetError(LMSError, ValueError):
     ) -> None:
         super().__init__(message)
         self.is_certain = False  # plain TensorFlow runs out of memory, too
+        self.is_final = False  # no rewrite helps, and no least budget was searched
         self.op_name = op_name
         self._low = self._high = least_bytes or 0
         self._rest = bounds or iter(())
@@ -97,6 +98,7 @@ class BudgetError(LMSError, ValueError):
     def _search(self) -> None:
         while self._low < self._high:
             self._narrow()
+        self._rest = iter(())  # lets go of what was searched
 
     def _narrow(self) -> None:
         self._low, self._high = next(self._rest, (self._low, self._high))

@@ -12,6 +12,8 @@
 A plan offloads tensors that the step makes; a rewrite changes the step itself. Ops are
 split first where one op needs most of the step's memory; else variables are offloaded
 first. A refusal comes after all rewrites, so the least budget depends on no budget.
+A budget far below what one op needs in any rewrite (`lms.tf.offers.floor_of`) is
+refused before the first attempt.
 
 Where a step needs its whole budget, no plan fits into less. But a plan that recomputes
 other ops has its tensors at other addresses.
@@ -152,6 +154,7 @@ def next_attempt(tried: Sequence[Outcome], settings: Settings) -> Attempt | None
     is_invalid = isinstance(error, PlanError) and settings.plan is None
     is_refusal = error is None or isinstance(error, BudgetError | UnprovedError)
     is_refusal |= is_invalid
+    is_refusal &= not getattr(error, "is_final", False)
     if unproved and not ran_out:
         ladder = (_other,)
     elif not ran_out or (later and not first.attempt.planned):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from lms.errors import BudgetError, LMSError
-from lms.ir.liveness import working_sets
+from lms.ir.liveness import buffers, working_sets
 from lms.machine.ranks import joined
 from lms.planning.placement import certain_need
 from lms.planning.problem import MemoryBudget
@@ -14,10 +14,10 @@ from lms.tf.attempts import Offers
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.same_bits import keeps_bits
 from lms.tf.passes.host_variables import movable_to_host, size_of
-from lms.tf.passes.splitting import OpSize, regions
-from lms.units import format_bytes
+from lms.tf.passes.splitting import Cuts, OpSize, regions
+from lms.units import Bytes, format_bytes
 
-__all__ = ["advice", "offers_of"]
+__all__ = ["advice", "floor_of", "offers_of"]
 
 # Steps that a user may not have in mind, and where their batches' sizes are given.
 _WHOSE = {
@@ -32,6 +32,9 @@ _CALLS = {"test": "evaluate", "predict": "predict"}
 
 # Op sizes to try in turn: 1/4, 1/8 and 1/16 of the largest op's working set.
 _PARTS = (4, 8, 16)
+
+# Numbers of parts that a cut may have: `lms.tf.passes.splitting` makes at most 64.
+_ANY_PARTS = range(2, 65)
 
 
 def offers_of(
@@ -52,6 +55,31 @@ def offers_of(
     )
 
 
+def floor_of(step: TracedStep) -> tuple[Bytes, str]:
+    """Return a lower bound on a step's bytes in all plans and rewrites, and the op.
+
+    The op is the largest product without a cut: its inputs and outputs lie on the
+    device at once, and share no memory. All other tensors are taken to be out, and all
+    variables. 0 if each product has a cut.
+    """
+    graph, found = step.graph, list[tuple[Bytes, str]]()
+    live = {buffer.root: buffer.size for buffer in buffers(graph)}
+    moving = [op for op in graph.ops if op.varies or op.fixed]
+    unsure = {tensor.name for op in moving for tensor in op.outputs}
+    for op in graph.ops:
+        if op.flops and not op.fixed and not op.varies and unsure.isdisjoint(op.inputs):
+            roots = {graph.roots[name] for name in op.inputs}
+            touched = (*roots, *(tensor.name for tensor in op.outputs))
+            found.append((sum(live.get(root, 0) for root in touched), op.name))
+    cuts = Cuts(graph, step.nodes, OpSize(most=1, rows=True))
+    whole = (
+        (size, name)
+        for size, name in sorted(found, reverse=True)
+        if not any(cuts.of(graph.by_name[name], parts) for parts in _ANY_PARTS)
+    )
+    return next(whole, (0, ""))
+
+
 def advice(
     error: LMSError,
     kind: str,
@@ -62,15 +90,16 @@ def advice(
     """Return what else may help where a step does not fit; empty where nothing may."""
     said, most = "", budget.limit if budget.is_whole_device else budget.total
     others = budget.persistent - step.held_bytes
-    refusal = error if isinstance(error, BudgetError) and error.exceeds(0) else None
-    if refusal and most and not refusal.exceeds(most + others):
+    refusal = error if isinstance(error, BudgetError) else BudgetError("")
+    if most and refusal.exceeds(0) and not refusal.exceeds(most + others):
         said = (
             f" Tensors beside the model take {format_bytes(others)}, such as arrays "
             f"given to `{_CALLS.get(kind, 'fit')}`, which lie on the device whole: "
             "give a `tf.data.Dataset` of them instead, made within "
             '`tf.device("CPU:0")`.'
         )
-    if settings.cuts_ops and settings.slices is None and compat.ops_are_deterministic():
+    may_cut = settings.cuts_ops and settings.slices is None and not refusal.is_final
+    if may_cut and compat.ops_are_deterministic():
         said += ' `slices="any"` cuts more products; their last bits may differ then.'
     if kind in _WHOSE:
         whose, knob = _WHOSE[kind]

@@ -61,7 +61,7 @@ from lms.tf.measure.workload import (
     with_measured_scratch,
     workload_here,
 )
-from lms.tf.offers import advice, offers_of
+from lms.tf.offers import advice, floor_of, offers_of
 from lms.tf.passes.host_variables import (
     HostVariables,
     let_stay,
@@ -82,6 +82,9 @@ _PART = re.compile(r"(/lms_\w+)+(?=')")
 
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
+
+# The least budget is not searched where a lower bound is above 2 times the budget.
+_FAR = 2
 
 # Variables return to the device if, beside them, 60 % of the unplanned peak are free.
 _AMPLE_PERCENT = 60
@@ -262,6 +265,25 @@ class Captured:
             error.args = (f"{_PART.sub('', str(error))}{said}",)
         return error
 
+    def above_floor(self) -> "Captured":
+        """The step; held back, so that no plan is tried, if the floor is far above."""
+        floor, name = floor_of(self.step)
+        is_known = self.held_back or self.settings.plan or self.settings.thresholds
+        if is_known or floor <= (self.budget.total or floor) * _FAR:
+            return self
+        budget, rule = self.budget, "`budget`"
+        if budget.limit is not None and budget.is_whole_device:
+            rule = "the device's memory"
+        error = BudgetError(
+            f"{rule} must be at least {format_bytes(floor, at_least=True)} for op "
+            f"{name!r}, which reads and makes as much at once, got "
+            f"{format_bytes(budget.total or 0)}. This is a lower bound: the least "
+            "budget was not searched. Use a larger budget, or a smaller batch.",
+            op_name=name,
+        )
+        error.is_final = True
+        return replace(self, held_back=error)
+
     def _never_fits(self) -> bool:
         """Tell whether an op of known sizes exceeds the device in TensorFlow's step.
 
@@ -344,6 +366,7 @@ def prepare(  # noqa: PLR0913 - what the caller knows of the step
             if _can_come_back(captured):
                 captured.on_host.come_back()
                 captured = first(settings, device=devices[0])
+            captured = captured.above_floor()
             prepared = captured.built(first_plan(captured, tried, settings), tried)
     finally:
         forget_functions()

@@ -39,7 +39,10 @@ def counter(name: str) -> int:
     """
     found = _driver().lms_card_counter(name.encode())
     if found < 0:
-        raise ValueError(f"`name` must be a counter of the driver, got {name!r}.")
+        raise ValueError(
+            f"`name` must be a counter of the driver, got {name!r}. "
+            "lms/emulation/native/driver.cc lists them."
+        )
     return found
 
 

@@ -521,7 +521,7 @@ def _sorted(
         return [by_name[name] for name in order.static_order()]
     except CycleError as error:
         raise UnsupportedError(
-            "Could not sort the ops: a cycle is outside of loops."
+            "Could not sort the ops: a cycle is outside of loops. Please report it."
         ) from error
 
 

@@ -259,7 +259,8 @@ class Captured:
             error = OutOfMemoryError(given_up(str(failed.failure), total, plans))
         is_invalid = isinstance(error, PlanError) and self.settings.plan is None
         if is_invalid and not isinstance(error, UnprovedError):
-            error = UnsupportedError(f"Could not plan the step: {error}.")
+            said = f"Could not plan the step: {error}. Please report it."
+            error = UnsupportedError(said)
         if is_refusal:
             said = advice(error, self.kind, self.step, self.settings, self.budget)
             error.args = (f"{_PART.sub('', str(error))}{said}",)

@@ -67,7 +67,7 @@ class StepOfDevices:
         if settings.plan is not None:
             raise UnsupportedError(
                 f"`plan` must be left out for a step of {len(devices)} devices, got "
-                "the plan of one."
+                "the plan of one. Each gets its own without."
             )
         settings, first = replace(settings, replan=False), [Attempt()] * len(devices)
         return cls(capture=capture, devices=devices, settings=settings, attempts=first)

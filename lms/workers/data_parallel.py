@@ -79,7 +79,9 @@ class DataParallel(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         if every < 1:
-            raise ValueError(f"`every` must be at least 1 step, got {every}.")
+            raise ValueError(
+                f"`every` must be at least 1 step, got {every}. Leave it out for 50."
+            )
         name, step = groups or os.environ.get(BUFFER_VARIABLE), outer_of(outer)
         self._meetings = Meetings(workers, name, step, every) if name else None
         self._workers = workers

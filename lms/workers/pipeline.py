@@ -83,7 +83,8 @@ def pipeline_step(
     """
     if schedule not in SCHEDULES:
         raise ValueError(
-            f"`schedule` must be one of {', '.join(SCHEDULES)}, got {schedule!r}."
+            f"`schedule` must be one of {', '.join(SCHEDULES)}, got {schedule!r}. "
+            "Choose one of them."
         )
     if micro_batches < 1:
         raise ValueError(

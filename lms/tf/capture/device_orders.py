@@ -150,7 +150,7 @@ def _collectives(
             if len(keys) < len(found):
                 raise UnsupportedError(
                     f"Could not plan the step: collective {node.name!r} has keys that "
-                    "are not known before the step runs."
+                    "are not known before the step runs. Leave `budget` out."
                 )
             groups[keys].append(node)
     return groups

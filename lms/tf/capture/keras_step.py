@@ -48,7 +48,8 @@ def check_model(model: keras.Model) -> None:
     if strategy.num_replicas_in_sync > 1 and not is_mirrored:
         raise UnsupportedError(
             "a strategy of several replicas must be tf.distribute.MirroredStrategy for "
-            f"large model support, got {type(strategy).__name__}."
+            f"large model support, got {type(strategy).__name__}. Use it, or leave the "
+            "callback's `budget`, `plan` and `thresholds` out."
         )
 
 

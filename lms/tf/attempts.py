@@ -252,10 +252,16 @@ def _unproved(tried: Sequence[Outcome]) -> list[UnprovedError]:
 
 
 def _other(tried: Sequence[Outcome], settings: Settings) -> Attempt | None:
-    """Plan into less, then with no op recomputed: other plans have other edges."""
+    """Plan into less, then with no op recomputed: other plans have other edges.
+
+    No op is recomputed either where the validator has refused that (`_keep`).
+    """
     if settings.plan is not None:  # there is no other
         return None
-    ways = [*product(_LESS_PERCENT[:2], [None]), (100, False)]
+    errors = (each.error for each in _since_failure(tried))
+    is_kept = any(type(error) is PlanError for error in errors)
+    way = False if is_kept and settings.recompute is None else None
+    ways = [*product(_LESS_PERCENT[:2], [way]), (100, False)]
     known = {(each.attempt.percent, each.attempt.recompute) for each in tried}
     for percent, way in ways if settings.recompute is None else ways[:-1]:
         if (percent, way) not in known:

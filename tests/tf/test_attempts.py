@@ -175,6 +175,10 @@ ROWS = {
     "a plan that is not proved gives way to another": row(
         "1000; 880; 940", UNPROVED, 1100, "B"
     ),
+    "what the validator refused is not asked for again": row(
+        "1000; 1000 recompute=False; 880 recompute=False; 940 recompute=False",
+        *(INVALID, UNPROVED, UNPROVED, "B"),
+    ),
     "no plan is proved": row(f"{OTHERS}; unplanned", *(UNPROVED,) * 4),
     "no plan that was asked for is proved": row(
         f"{OTHERS}; none", UNPROVED, 1100, UNPROVED, 1100, budget=1000

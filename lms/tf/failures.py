@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from lms.errors import OutOfMemoryError, WorkersError
+from lms.errors import LMSError, OutOfMemoryError, WorkersError
 from lms.machine.host import PINNED_VARIABLE
 from lms.machine.ranks import joined
 from lms.units import Bytes, format_bytes
@@ -88,6 +88,8 @@ def refused_in_words(doing: str) -> Iterator[None]:
     """
     try:
         yield
+    except LMSError:  # the text of a refusal is made where somebody reads
+        raise
     except (tf.errors.OpError, ValueError) as error:
         if not ran_out(error) and _NOT_FOLDED not in str(error):
             raise

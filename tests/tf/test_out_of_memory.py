@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from lms.errors import OutOfMemoryError
+from lms.errors import BudgetError, OutOfMemoryError
 from lms.tf.failures import first_words, ran_out, ran_out_on_host, refused_in_words
 
 pytestmark = pytest.mark.tf
@@ -74,3 +74,12 @@ def test_advice_is_nothing_that_is_refused_on_a_gpu() -> None:
     with pytest.raises(OutOfMemoryError) as raised, refused_in_words("plan"):
         raise error
     assert "state" not in str(raised.value)
+
+
+def test_a_refusal_passes_before_its_text_is_made() -> None:
+    def said(least: int) -> str:
+        raise AssertionError(f"nobody has read the least budget of {least}")
+
+    with pytest.raises(BudgetError) as no, refused_in_words("plan a step"):
+        raise BudgetError(said, least_bytes=4096)
+    assert no.value.least_bytes == 4096

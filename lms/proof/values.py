@@ -338,6 +338,8 @@ class Values:
         variables = self._touched.get(node.name, ())
         versions = tuple(self.version(each, node) for each in variables)
         if node.op == "ReadVariableOp" and versions:
+            for shape in table.shapes.get(node.name, ()):
+                table.sides.setdefault(versions[0], shape or ())
             return versions[0]
         if (value := integers(node)) is not None:
             tensor = node.proto.attr["value"].tensor

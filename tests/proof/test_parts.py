@@ -58,3 +58,24 @@ def test_parts_side_by_side_are_the_whole_by_laws_that_are_named() -> None:
 def test_a_part_out_of_place_is_refused(right: str, wrong: str) -> None:
     assert AFTER.count(right) == 1
     assert proved(AFTER.replace(right, wrong)).failed.startswith("result 'z:0'")
+
+
+def test_a_product_is_proved_by_the_columns_of_a_variable() -> None:
+    before = small_step("v = ReadVariableOp(w)\ny = MatMul(x, v)", "y")
+    after = """
+        v = ReadVariableOp(w)
+        half = Const() [6, 4]
+        left = Const() [0, 0]
+        right = Const() [0, 4]
+        columns = Const() [1]
+        v0 = Slice(v, left, half)
+        v1 = Slice(v, right, half)
+        y0 = MatMul(x, v0)
+        y1 = MatMul(x, v1)
+        y = ConcatV2(y0, y1, columns)
+    """
+    shapes = {0: [(4, 6)], "v": [(6, 8)], "y": [(4, 8)]}
+    laws = ("product by row, column and batch", "concatenated parts are the whole")
+    assert prove(before, small_step(after, "y"), Promise(), shapes) == Proof(laws=laws)
+    wrong = small_step(after.replace("(y0, y1,", "(y1, y0,"), "y")
+    assert not prove(before, wrong, Promise(), shapes).proved

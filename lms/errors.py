@@ -6,6 +6,7 @@ too. A message says the rule, the value and the next step.
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
+from threading import RLock
 from typing import Any
 
 __all__ = ["BudgetError", "ChangedTensorError", "HostMemoryError", "LMSError"]
@@ -52,16 +53,19 @@ class BudgetError(LMSError, ValueError):
         self.is_certain = False  # plain TensorFlow runs out of memory, too
         self.is_final = False  # no rewrite helps, and no least budget was searched
         self.op_name = op_name
+        self._is_none = least_bytes is None  # 0 bytes may be the least, too
         self._low = self._high = least_bytes or 0
         self._rest = bounds or iter(())
         self._change: Callable[[int], int] = int
+        self._lock = RLock()  # a search has one reader at a time
         self._narrow()
 
     @property
     def least_bytes(self) -> int | None:
         """The least budget that works, in bytes, if it is known."""
         self._search()
-        return self._change(self._low) or None
+        least = self._change(self._low)
+        return None if self._is_none and not least else least
 
     def exceeds(self, other: "int | BudgetError") -> bool:
         """Tell whether the least budget is known and above a size, or another's."""
@@ -101,7 +105,13 @@ class BudgetError(LMSError, ValueError):
         self._rest = iter(())  # lets go of what was searched
 
     def _narrow(self) -> None:
-        self._low, self._high = next(self._rest, (self._low, self._high))
+        """Search on; the upper bound stays where a search was interrupted."""
+        with self._lock:
+            bounds = next(self._rest, (self._high, self._high))
+            self._low, self._high = bounds
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     def __str__(self) -> str:
         (message,) = self.args
@@ -113,7 +123,8 @@ class BudgetError(LMSError, ValueError):
     def __reduce__(self) -> Any:
         least = self.least_bytes or 0
         known = {"_low": least, "_high": least, "_rest": iter(()), "_change": int}
-        return type(self), (str(self),), self.__dict__ | known
+        left = {k: v for k, v in self.__dict__.items() if k != "_lock"}
+        return type(self), (str(self),), left | known
 
 
 class PlanError(LMSError, ValueError):

@@ -59,6 +59,18 @@ def test_a_least_budget_is_searched_as_far_as_a_comparison_needs() -> None:
     assert (error.least_bytes, len(asked)) == (40, 4)
 
 
+def test_a_search_that_was_interrupted_ends_at_its_upper_bound() -> None:
+    def bounds() -> Iterator[tuple[int, int]]:
+        yield 10, 90
+        raise KeyboardInterrupt
+
+    error = BudgetError("at least {} B".format, bounds=bounds())
+    with pytest.raises(KeyboardInterrupt):
+        str(error)
+    assert (error.least_bytes, str(error)) == (90, "at least 90 B")
+    assert repr(error) == "BudgetError('at least 90 B')"
+
+
 def test_of_two_least_budgets_one_is_above_where_the_bounds_part() -> None:
     one, asked = searched((10, 90), (60, 90), (70, 70))
     other, _ = searched((20, 80), (20, 50), (40, 40))

@@ -366,7 +366,7 @@ class LMSCallback(keras.callbacks.Callback):
             the plan's entry.
         ValueError, TypeError: If an argument breaks its rule.
         BudgetError: When the first batch comes, if no plan fits the given budget; names
-            the op and the least budget.
+            the op and the least budget, or a lower bound far below.
         UnsupportedError: At the begin hook, for a budget, thresholds or a plan where
             there is no GPU, with `run_eagerly` and with strategies that are not
             planned. Without these Keras trains as ever there, and a line says so.

@@ -268,17 +268,19 @@ class Captured:
 
     def above_floor(self) -> "Captured":
         """The step; held back, so that no plan is tried, if the floor is far above."""
-        floor, name = floor_of(self.step)
-        is_known = self.held_back or self.settings.plan or self.settings.thresholds
-        if is_known or floor <= (self.budget.total or floor) * _FAR:
-            return self
         budget, rule = self.budget, "`budget`"
+        is_known = self.held_back or self.settings.plan or self.settings.thresholds
+        if is_known or budget.total is None:
+            return self
+        floor, name = floor_of(self.step)
+        if floor <= budget.total * _FAR:
+            return self
         if budget.limit is not None and budget.is_whole_device:
             rule = "the device's memory"
         error = BudgetError(
             f"{rule} must be at least {format_bytes(floor, at_least=True)} for op "
             f"{name!r}, which reads and makes as much at once, got "
-            f"{format_bytes(budget.total or 0)}. This is a lower bound: the least "
+            f"{format_bytes(budget.total)}. This is a lower bound: the least "
             "budget was not searched. Use a larger budget, or a smaller batch.",
             op_name=name,
         )

@@ -95,7 +95,7 @@ def row_of(
         row["of"] = kind_of(key["model"])
         if not plain:
             return row | {"digests": "".join(one[:_DIGITS] for _, one in variables)}
-        if budget and row.get("refused"):
+        if budget and (row.get("refused") or {}).get("least_bytes"):
             least = device_for(row["refused"]["least_bytes"], plain[0]["batch_bytes"])
             row["refused"] = {**row["refused"], "least_bytes": least}
         row["of_peak"] = memory / max(one["peak_bytes"] for one in plain)

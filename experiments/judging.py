@@ -101,6 +101,8 @@ def _refusal(row: Row) -> Verdict:
         return _defect(row, f"refused after {steps} steps: {refused['error']}")
     if row["report"] and not row["report"].get("not_planned"):
         return _defect(row, f"refused after a plan failed: {refused['error']}")
+    if not refused["least_bytes"] and "lower bound" in refused["error"]:
+        return Verdict(row=row, outcome=Outcome.REFUSED, reason="below a lower bound")
     if not refused["least_bytes"]:
         return _defect(row, f"names no least budget: {refused['error']}")
     least = format_bytes(refused["least_bytes"])

@@ -102,7 +102,10 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     # A bad subject stops the prediction only if it was asked for.
     wanted = _wanted(runs, subjects)
     if subjects == "validation" and all(files.is_test for files in found.subjects):
-        wanted = None  # a folder of images alone
+        splits = [read_split(folder / "split.json") for folder in runs]
+        known = {name for one in splits for name in (*one.training, *one.validation)}
+        if known.isdisjoint(files.name for files in found.subjects):
+            wanted = None  # a folder of images that no run has seen
     bad = [p for p in found.problems if wanted is None or p.name in wanted]
     everyone = {
         files.name: files for files in usable(found, skip_bad=not bad or skip_bad)
@@ -146,8 +149,9 @@ def _check_alike(runs: Sequence[Path], found: Sequence[Configuration]) -> None:
     for folder, other in zip(runs, found, strict=True):
         if (other.task, other.softmax) != (found[0].task, found[0].softmax):
             raise ValueError(
-                "`run` must be runs of one label scheme, to be averaged, got "
-                f"'{runs[0]}' and '{folder}' with others. Predict them one by one."
+                "`run` must be runs of one label scheme, all with a softmax or all "
+                f"without, to be averaged, got '{runs[0]}' and '{folder}'. "
+                "Predict them one by one."
             )
 
 
@@ -216,6 +220,9 @@ def _segment(
         box = brain_box(images)
     except ValueError as error:
         raise ValueError(f"subject {files.name}: {error}") from error
+    kept = output / "probabilities" / path.name
+    for stale in (kept, output / "cubes" / f"{files.name}.npz"):
+        stale.unlink(missing_ok=True)
     for network in networks:
         found = _probabilities(network, images, mirrored=style.mirrored)
         depth, height, width = images[box].shape[:3]
@@ -234,7 +241,7 @@ def _segment(
         whole = np.zeros((*images.shape[:3], total.shape[-1]), np.float32)
         whole[..., 0] = networks[0].configuration.softmax  # background outside
         whole[box] = total
-        _save(whole, files, output / "probabilities" / path.name)
+        _save(whole, files, kept)
 
 
 def _save(voxels: np.ndarray, files: SubjectFiles, path: Path) -> None:

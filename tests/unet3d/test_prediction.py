@@ -205,6 +205,19 @@ def test_folds_predict_whom_they_did_not_train_with(
         np.testing.assert_array_equal(probabilities(tmp_path / "both", name), alone)
 
 
+def test_a_folder_of_known_images_is_predicted_by_folds_alike(
+    data: Path, run: Path, other: Path, tmp_path: Path
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for folder in data.iterdir():
+        for k, end in enumerate(BRATS2023_ENDS[:4]):
+            scan = (folder / f"{folder.name}{end}.nii.gz").read_bytes()
+            (images / f"{folder.name}_{k:04d}.nii.gz").write_bytes(scan)
+    assert predict(run, images, tmp_path / "one").names == ("RAS",)
+    assert predict([run, other], images, tmp_path / "both").names == ("RAS", "SRA")
+
+
 def test_mirror_images_are_averaged(data: Path, run: Path, tmp_path: Path) -> None:
     configuration = read_configuration(run)
     load_weights(model := build_for(configuration, 8), run / "best.weights.h5")

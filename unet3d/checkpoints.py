@@ -43,7 +43,8 @@ class ResumePoint(keras.callbacks.Callback):
 
     `watchers` are callbacks whose decisions depend on earlier epochs. They run before
     this callback, which saves their state, and restores it from `known`, the result of
-    `restore_state`, when training begins. Of several workers one writes.
+    `restore_state`, when training begins. Of several workers one writes. `written`
+    tells whether the validation Dice is that of the labels as they would be written.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class ResumePoint(keras.callbacks.Callback):
         *,
         workers: int = 1,
         writes: bool = True,
+        written: bool = False,
     ) -> None:
         super().__init__()
         self._workers = workers
+        self._written = written
         self._writes = writes
         self._run = run
         self._watchers = watchers
@@ -97,6 +100,7 @@ class ResumePoint(keras.callbacks.Callback):
             "finished": bool(model.stop_training),
             "history": self.history,
             "workers": self._workers,
+            "written": self._written,
             "watchers": [_memory(watcher) for watcher in self._watchers],
         }
         arrays = {name: np.asarray(v) for name, v in _variables(model).items()}

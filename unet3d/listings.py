@@ -144,11 +144,20 @@ def bare_subjects(data: Path, channels: Sequence[str]) -> Iterator[SubjectFiles]
     if not {*channels} <= {*named}:
         return
     order = [named.index(kind) for kind in channels]
-    visible = (path for path in sorted(data.iterdir()) if path.name[0] != ".")
+    visible = [path for path in sorted(data.iterdir()) if path.name[0] != "."]
+    if any(path.is_dir() for path in visible):  # subjects are in folders
+        return
     files = {stem_of(path.name): path for path in visible if NIFTI.search(path.name)}
     names = {re.sub(r"_\d{4}$", "", stem): stem for stem in files}
     if {*names} == {*files} and len(channels) > 1 and not above.is_file():
         return
+    known = {f"{name}_{k:04d}" for name in names for k in range(len(named))} | {*names}
+    if beyond := sorted({*files} - known):
+        raise ValueError(
+            f"`data` must hold files of {len(named)} channels, {', '.join(named)}, "
+            f"named _0000 and so on, got {beyond[0]} in '{data}'. Name the files of "
+            "different subjects without four digits at the end."
+        )
     for name, stem in names.items():
         if name == stem:
             index = [None] if len(named) == 1 else order

@@ -35,7 +35,8 @@ __all__ += ["read_configuration", "read_surroundings", "write_configuration"]
 _PARTS = ("state.npz", "split.json", "log.csv", "best.weights.h5", "last.weights.h5")
 RECIPES = ("case-study", "nnunet")
 _PACKAGES = ("tensorflow", "keras", "numpy", "scipy", "nibabel", "tflms")
-# Settings that a resumed run may change: they decide no number.
+# Settings that a resumed run may change: they decide no number. By nnU-Net's recipe the
+# epochs decide the learning rate.
 _FREE = frozenset({"data", "epochs", "lms", "budget"})
 
 
@@ -204,7 +205,9 @@ def check_same(run: Path, configuration: Configuration) -> None:
     before = read_configuration(run)
     for field in fields(Configuration):
         old, new = getattr(before, field.name), getattr(configuration, field.name)
-        if field.name not in _FREE and old != new:
+        decides = field.name not in _FREE
+        decides |= field.name == "epochs" and configuration.follows_nnunet
+        if decides and old != new:
             raise ValueError(
                 f"`{field.name}` must be that of the run in '{run}', {old!r}, got "
                 f"{new!r}. Leave it out, or choose another output."

@@ -243,11 +243,12 @@ def _scheme_in(content: Mapping[str, Any], path: Path) -> LabelScheme:
     try:
         labels = dict(_labels(content["labels"]))
         channels = channels_in(content) or MODALITIES
+        order = tuple(int(n) for n in content.get("regions_class_order") or ())
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f"`{path}` must give each label a whole number or a list of them, got "
-            f"{content.get('labels')}, channels {content.get('channel_names')} "
-            f"({error}). Mend it."
+            f"{content.get('labels')}, channels {content.get('channel_names')}, order "
+            f"{content.get('regions_class_order')} ({error}). Mend it."
         ) from error
     name = LISTING if path.name == LISTING else str(path.resolve())
     single = [(_tissue(n), v[0]) for n, v in labels.items() if len(v) == 1]
@@ -255,8 +256,8 @@ def _scheme_in(content: Mapping[str, Any], path: Path) -> LabelScheme:
     is_brats = {"core", "oedema", "enhancing"} <= {*tissues} <= {*_TISSUES}
     if is_brats and len(tissues) == len(single):
         return replace(_brats(name, **tissues), channels=channels)
-    order = content.get("regions_class_order")  # nnU-Net: counts for regions alone
-    kept = None if order is None or len(single) == len(labels) else tuple(order)
+    # nnU-Net: the order counts for regions alone.
+    kept = None if len(single) == len(labels) else order or None
     return LabelScheme(
         name=name, regions=labels, tissues=labels, channels=channels, order=kept
     )

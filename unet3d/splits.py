@@ -131,6 +131,11 @@ def read_split(path: Path, fold: int | None = None) -> Split:
         )
     if isinstance(listed := read_json(path), list):
         split = _fold_in(listed, path, fold)
+    elif fold is not None:
+        raise ValueError(
+            f"`fold` must be left out with the one split of '{path}', got {fold}. Give "
+            "a list of folds, such as nnU-Net's splits_final.json, or no --fold."
+        )
     else:
         split = read_data(
             path,

@@ -116,11 +116,13 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         subjects, problems = _prepare(
             found, configuration, cache, bars, skip_bad=skip_bad
         )
-        chosen = (
-            without(given, {problem.name for problem in problems})
-            if given
-            else _draw(tuple(subjects), configuration)
-        )
+        bad = {one.name: one for one in problems}
+        names = {*subjects}
+        if fold is not None:  # all folds are drawn of all labelled subjects
+            rest = ((name, one.rest) for name, one in bad.items())
+            names |= {name for name, files in rest if not (files and files.is_test)}
+        drawn = given or _draw(sorted(names), configuration)
+        chosen = without(drawn, bad) if given or fold is not None else drawn
         if workers.is_chief:
             remove_drafts(run)
             reasons = [problem.message for problem in problems]
@@ -275,9 +277,13 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     watchers = watchers_of(configuration, workers=workers.size)
     is_real = computes()
     is_kept = is_real and workers.is_chief
-    point = ResumePoint(run, watchers, known, workers=workers.size, writes=is_kept)
-    swapping = memory_support(configuration)
     scheme, patch = configuration.task, configuration.patch
+    is_written = scheme.competes and is_real
+    if known:  # a run of an earlier version goes on with the Dice that it began with
+        is_written &= known.get("written", False)
+    kept: Any = {"workers": workers.size, "writes": is_kept, "written": is_written}
+    point = ResumePoint(run, watchers, known, **kept)
+    swapping = memory_support(configuration)
     validated = [loads[name] for name in split.validation]
     written = WrittenDice(
         [Validated(seen=loads[n], whole=wholes[n]) for n in split.validation],
@@ -286,7 +292,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         patched=patch is not None,
         callbacks=[swapping] if swapping else [],
     )
-    watching = [written, *watchers] if scheme.competes and is_real else watchers
+    watching = [written, *watchers] if is_written else watchers
     shown = Shown(
         bars,
         configuration.epochs,

@@ -38,6 +38,15 @@ def test_a_folder_of_images_is_predicted_as_it_is(tmp_path: Path) -> None:
         find_subjects(folder, ("t1", "t2"), bare=True)
 
 
+def test_four_digits_of_a_subject_s_name_are_no_channel(tmp_path: Path) -> None:
+    folder = tmp_path / "scans"
+    folder.mkdir()
+    for k in range(2):
+        (folder / f"scan_{k:04d}.nii.gz").touch()
+    with pytest.raises(ValueError, match=r"files of 1 channels, ct, .*got scan_0001"):
+        find_subjects(folder, ("ct",), bare=True)
+
+
 def test_a_test_file_of_all_volumes_is_predicted_too(tmp_path: Path) -> None:
     folder = write_decathlon(tmp_path) / "imagesTs"
     (files,) = find_subjects(folder, MODALITIES, bare=True).subjects

@@ -192,6 +192,9 @@ def test_nnu_net_s_file_of_folds_is_read(tmp_path: Path) -> None:
             ValueError, match=rf"2 folds of '{path}', from 0, got {fold}"
         ):
             read_split(path, fold)
+    path.write_text('{"training": ["a"], "validation": ["b"]}')
+    with pytest.raises(ValueError, match=rf"with the one split of '{path}', got 1"):
+        read_split(path, 1)
     path.write_text('[{"train": ["a"]}]')
     with pytest.raises(ValueError, match="must list folds with 'train' and 'val' as"):
         read_split(path, 0)

@@ -14,6 +14,7 @@ from rich.progress import Progress
 from tests.unet3d.tiny import write_folder
 from unet3d.checkpoints import restore_state
 from unet3d.runs import Configuration
+from unet3d.splits import make_fold, without
 from unet3d.training import build_for, train
 
 # Keras copies variables in a way that NumPy 2 warns of.
@@ -127,6 +128,27 @@ def test_bad_subjects_stop_the_training_or_are_listed(
     assert "b" not in outcome.split.training + outcome.split.validation
     written = json.loads((tmp_path / "r" / "configuration.json").read_text())
     assert "b_t1.nii.gz" in written["left out"][0]
+    for fold in range(2):  # drawn as if no subject were bad
+        chosen = settings(tmp_path / "data", fold=fold, folds=2)
+        outcome = train(chosen, tmp_path / f"fold{fold}", **options)
+        assert outcome.split == without(make_fold("abcde", fold, 2), {"b"})
+
+
+def test_a_run_goes_on_with_the_dice_that_it_began_with(
+    data: Path, tmp_path: Path
+) -> None:
+    """An earlier version scored patches: its best Dice tells nothing of whole scans."""
+    folder, lines = tmp_path / "run", list[str]()
+    options: dict[str, Any] = {"label_scheme": "brats2024", "epochs": 2}
+    for changes in ({"epochs": 1}, {}):
+        chosen = settings(data, **options | changes)
+        train(chosen, folder, cache=tmp_path / "c", resume=bool(lines))
+        state = dict(np.load(folder / "state.npz"))
+        rest = json.loads(str(state["rest"]))
+        lines.append(str(rest.pop("written")))
+        state["rest"] = np.array(json.dumps(rest))  # as earlier versions wrote it
+        np.savez(folder / "state.npz", **state)
+    assert lines == ["True", "False"]
 
 
 def test_scans_that_may_be_of_one_patient_are_named_before_training(

@@ -75,6 +75,9 @@ def test_a_run_of_before_there_were_patients_is_gone_on_with(tmp_path: Path) -> 
     write_configuration(tmp_path, SETTINGS)
     path = tmp_path / "configuration.json"
     content = json.loads(path.read_text())
-    del content["configuration"]["group_by"]
+    for later in ("group_by", "softmax", "fold"):
+        del content["configuration"][later]
     path.write_text(json.dumps(content))
+    found = read_configuration(tmp_path)
+    assert (found.group_by, found.softmax, found.fold) == (None, False, None)
     check_same(tmp_path, SETTINGS)

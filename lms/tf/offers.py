@@ -14,7 +14,7 @@ from lms.tf.attempts import Offers
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.same_bits import keeps_bits
 from lms.tf.passes.host_variables import movable_to_host, size_of
-from lms.tf.passes.splitting import Cuts, OpSize, regions
+from lms.tf.passes.splitting import MOST_PARTS, Cuts, OpSize, regions
 from lms.units import Bytes, format_bytes
 
 __all__ = ["advice", "floor_of", "offers_of"]
@@ -32,9 +32,6 @@ _CALLS = {"test": "evaluate", "predict": "predict"}
 
 # Op sizes to try in turn: 1/4, 1/8 and 1/16 of the largest op's working set.
 _PARTS = (4, 8, 16)
-
-# Numbers of parts that a cut may have: `lms.tf.passes.splitting` makes at most 64.
-_ANY_PARTS = range(2, 65)
 
 
 def offers_of(
@@ -75,7 +72,9 @@ def floor_of(step: TracedStep) -> tuple[Bytes, str]:
     whole = (
         (size, name)
         for size, name in sorted(found, reverse=True)
-        if not any(cuts.of(graph.by_name[name], parts) for parts in _ANY_PARTS)
+        if not any(
+            cuts.of(graph.by_name[name], parts) for parts in range(2, MOST_PARTS + 1)
+        )
     )
     return next(whole, (0, ""))
 

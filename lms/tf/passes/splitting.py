@@ -37,7 +37,7 @@ from lms.tf.passes.constant_folding import LARGEST, folded
 from lms.tf.passes.split_rules import Cut, Shaped, counted, cuts, divided
 from lms.units import Bytes
 
-__all__ = ["SLICE", "Cuts", "OpSize", "Region", "regions", "with_slices"]
+__all__ = ["MOST_PARTS", "SLICE", "Cuts", "OpSize", "Region", "regions", "with_slices"]
 
 # Name suffix of slices, which are copies and never views.
 SLICE = "/lms_slice"
@@ -57,7 +57,7 @@ _MAKE_NEW = ("MatMul", "BatchMatMul", "Conv2D", "Conv3D", "DepthwiseConv")
 # Elements of a constant that is read: larger ones are no axes or sizes.
 _FEW = 16
 
-_MOST_PARTS = 64
+MOST_PARTS = 64  # of an op
 
 _Nodes: TypeAlias = Mapping[str, compat.NodeDef]
 _Proof: TypeAlias = Callable[[GraphView, _Nodes, Op, Cut, int], bool]
@@ -252,7 +252,7 @@ def _numbers(op: Op, wanted: float) -> list[int]:
     """Return numbers of parts to try: for each axis the least enough, or the most."""
     found = set[int]()
     for size in {size for tensor in op.outputs for size in tensor.shape}:
-        fitting = [k for k in range(2, min(size, _MOST_PARTS) + 1) if size % k == 0]
+        fitting = [k for k in range(2, min(size, MOST_PARTS) + 1) if size % k == 0]
         enough = [k for k in fitting if k >= wanted]
         found |= set(enough[:1] or fitting[-1:])
     return sorted(found)

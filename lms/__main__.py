@@ -16,7 +16,7 @@ from lms import __version__
 from lms.commands.model_file import find_file
 from lms.emulation.card import checked_memory, memory_variable
 from lms.emulation.command import COMMAND, add_emulate, argument_type
-from lms.machine.hardware import PRESETS
+from lms.machine.hardware import PRESETS, find_hardware
 from lms.planning.settings import RECOMPUTE_WORDS
 from lms.units import parse_size
 
@@ -114,14 +114,15 @@ def _add_plan(subcommands: Any) -> None:
     )
     plan.add_argument(
         "--hardware",
-        choices=PRESETS,
+        type=argument_type(lambda text: find_hardware(text) and text),
         metavar="NAME",
         help="plan for another device, by a roofline; by default the present (or "
-        f"emulated) device is measured. One of {', '.join(PRESETS)}",
+        f"emulated) device is measured. One of {', '.join(PRESETS)}, or any other by "
+        "its numbers: 12GiB,12.7TF,360GB/s,pcie4",
     )
     plan.add_argument(
         "--link",
-        choices=PRESETS,
+        type=argument_type(lambda text: find_hardware(text) and text),
         metavar="NAME",
         help="plan with the link of this hardware",
     )

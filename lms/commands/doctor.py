@@ -15,6 +15,7 @@ from typing import TypeAlias
 from rich.console import Console
 from rich.text import Text
 
+from lms.machine.hardware import BUILT_FOR
 from lms.machine.host import PINNED_VARIABLE, is_number, pinned_limit
 from lms.machine.inventory import Facts, installed_version, read_driver
 from lms.units import format_bytes
@@ -28,10 +29,6 @@ _NEEDED = {
     "keras": ((3, 12), (4,)),
     "numpy": ((1, 26), (99,)),
 }
-
-# The newest major compute capability that TensorFlow's wheel holds code for
-# (`tf.sysconfig.get_build_info`).
-_BUILT_FOR = 9
 
 # A GPU is free while at most 1/32 of its memory is in use: desktops take that.
 _FREE = 32
@@ -133,7 +130,7 @@ def _device(facts: Facts) -> Iterator[_Found]:
     if there.gpus:
         limit = "" if there.limit is None else f", {format_bytes(there.limit)} of it"
         text = f"{there.device}{limit} for TensorFlow"
-        if there.capability and there.capability[0] > _BUILT_FOR:
+        if there.capability and there.capability[0] > BUILT_FOR:
             number = _dotted(there.capability)
             advice = "The first run compiles all kernels for tens of minutes, or fails."
             text += f", which has no code for its compute capability {number}"

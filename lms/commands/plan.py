@@ -18,7 +18,7 @@ from lms.errors import BudgetError, LMSError
 from lms.ir.graph import op_of
 from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
-from lms.machine.hardware import PRESETS
+from lms.machine.hardware import find_hardware
 from lms.planning.problem import Speeds
 from lms.planning.settings import RECOMPUTE_WORDS, Settings, read_settings
 from lms.report.step import headline, table
@@ -124,7 +124,7 @@ def _check_files(request: Request) -> None:
 def _captured(request: Request, subject: Subject, settings: Settings) -> Captured:
     """The step; what the model's own code raises, anything at all, in our words."""
     named = {"hardware": request.hardware, "link": request.link}
-    chosen = {key: PRESETS[name] for key, name in named.items() if name}
+    chosen = {key: find_hardware(name) for key, name in named.items() if name}
     try:
         return training_of(subject.model, subject.batch, settings, **chosen)
     except LMSError:
@@ -186,6 +186,8 @@ def _moved(found: Forecast) -> list[dict[str, Any]]:
 def _show(found: Forecast, moved: list[dict[str, Any]], console: Console) -> None:
     console.print(headline(found.report), markup=False)
     console.print(f"For {_device(found.speeds)}.")
+    if found.speeds.hardware.support:
+        console.print(f"{found.speeds.hardware.support}.")
     if found.speeds.costs.source != "measured":
         console.print(
             "A roofline is the hardware's upper bound, and counts no scratch memory: "

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lms.machine.hardware import PRESETS, Hardware, check_numbers
+from lms.machine import hardware
+from lms.machine.hardware import PRESETS, Hardware, check_numbers, find_hardware
 from lms.units import MIB, Bytes, Seconds, parse_size
 
-__all__ = ["CAPABILITIES", "LINKS", "LinkRates", "card_variables", "checked_memory"]
+__all__ = ["LINKS", "LinkRates", "card_variables", "checked_memory"]
 __all__ += ["emulated_memory", "memory_variable"]
 
 _MEMORY: Final = "LMS_CARD_MEMORY"
@@ -22,23 +23,6 @@ _MOST_CARDS: Final = 8
 
 # Least memory of a card: TensorFlow's runtime itself takes 1 MiB.
 _LEAST_MEMORY: Final[Bytes] = MIB
-
-# CUDA's compute capability times ten, by the start of a preset's name. From 80 on
-# TensorFlow keeps float32 convolutions in channels-last layout.
-CAPABILITIES: Final[Mapping[str, int]] = {
-    "v100": 70,
-    "t4": 75,
-    "a100": 80,
-    "a10": 86,
-    "rtx-a6000": 86,
-    "rtx-3090": 86,
-    "l4": 89,
-    "rtx-4090": 89,
-    "h100": 90,
-    "h200": 90,
-    "gh200": 90,
-    "rtx-5090": 120,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +49,10 @@ class LinkRates:
         check_numbers(self, ("latency",), "seconds, at least 0", advice, zero=True)
 
 
-# Bytes per second that others measured from pinned memory, one direction at a time:
-# PCIe x16 of three generations, NVLink 2.0 x3 (IBM AC922), NVLink-C2C (GH200).
+# Links by name, from pinned memory.
 LINKS: Final[Mapping[str, LinkRates]] = {
-    "pcie3": LinkRates(h2d=12e9, d2h=12e9, latency=1e-5),
-    "pcie4": LinkRates(h2d=25e9, d2h=25e9, latency=1e-5),
-    "pcie5": LinkRates(h2d=52e9, d2h=52e9, latency=1e-5),
-    "nvlink2": LinkRates(h2d=64e9, d2h=64e9, latency=1e-5),
-    "c2c": LinkRates(h2d=375e9, d2h=297e9, latency=1e-5),
+    name: LinkRates(h2d=there, d2h=back, latency=1e-5)
+    for name, (there, back) in hardware.LINKS.items()
 }
 
 
@@ -92,8 +72,9 @@ def card_variables(
             None for the memory of `card`.
         cards: Number of cards, from 1 to 8.
         link: The link to the host; None for the link of `card`, else an unlimited one.
-        card: A preset of memory, rates and link; None for a card whose kernels take as
-            long as the CPU does.
+        card: Memory, rates and link: a name or numbers that
+            `lms.machine.hardware.find_hardware` knows; None for a card whose kernels
+            take as long as the CPU does.
         dry: Whether kernels compute nothing: memory and times are the step's, numbers
             are zeros. Needs `card`.
         slow_motion: Factor on all modelled times, at least 1. A large factor makes the
@@ -107,8 +88,8 @@ def card_variables(
         >>> card_variables("1.5GiB", cards=2)["LMS_CARD_MEMORY"]
         '1610612736'
     """
-    hardware = _hardware(card, dry=dry)
-    if memory is None and hardware is None:
+    known = _hardware(card, dry=dry)
+    if memory is None and known is None:
         raise ValueError(
             "`memory` must be given without a card, got None. Write a size such as "
             "'96MiB'."
@@ -122,7 +103,7 @@ def card_variables(
         raise ValueError(
             f"`slow_motion` must be at least 1, got {slow_motion}. Leave it out for 1."
         )
-    count = hardware.memory if hardware else 0
+    count = known.memory if known else 0
     if memory is not None:
         count = parse_size(memory, name="memory")
     if count < _LEAST_MEMORY:
@@ -130,13 +111,13 @@ def card_variables(
             f"`memory` must be at least {_LEAST_MEMORY // MIB} MiB, which TensorFlow's "
             f"runtime takes itself, got {memory!r}. Write a size such as '96MiB'."
         )
-    paced = link or hardware
+    paced = link or known
     return {
         _MEMORY: str(count),
         "LMS_CARD_COUNT": str(int(cards)),
         "LMS_CARD_DRY": "1" if dry else "0",
         "LMS_CARD_TIME_SCALE": repr(float(slow_motion)),
-        **(_rates(card or "", hardware) if hardware else {}),
+        **(_rates(known) if known else {}),
         **(_link(paced) if paced else {}),
     }
 
@@ -173,18 +154,12 @@ def _hardware(card: str | None, *, dry: bool) -> Hardware | None:
             "`card` must be named for a dry card, got None. Name one of "
             f"{', '.join(PRESETS)}."
         )
-    if card is not None and card not in PRESETS:
-        raise ValueError(
-            f"`card` must be one of {', '.join(PRESETS)}, got {card!r}. Or give "
-            "`memory` alone."
-        )
-    return None if card is None else PRESETS[card]
+    return None if card is None else find_hardware(card)
 
 
-def _rates(card: str, hardware: Hardware) -> dict[str, str]:
-    names = (name for name in CAPABILITIES if card.startswith(name))
+def _rates(hardware: Hardware) -> dict[str, str]:
     return {
-        "LMS_CARD_CAPABILITY": str(CAPABILITIES[max(names, key=len)]),
+        "LMS_CARD_CAPABILITY": str(hardware.capability),
         "LMS_CARD_FLOPS": repr(hardware.flops),
         "LMS_CARD_HALF_FLOPS": repr(hardware.rate_of("float16")),
         "LMS_CARD_BFLOAT16_FLOPS": repr(hardware.rate_of("bfloat16")),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from lms.emulation.card import LINKS, LinkRates, card_variables, checked_memory
-from lms.machine.hardware import PRESETS
+from lms.machine.hardware import PRESETS, find_hardware
 from lms.units import parse_size
 
 __all__ = ["COMMAND", "add_emulate", "argument_type"]
@@ -55,9 +55,10 @@ def add_emulate(subcommands: Any) -> None:
     )
     emulate.add_argument(
         "--card",
-        choices=PRESETS,
+        type=argument_type(lambda text: find_hardware(text) and text),
         metavar="NAME",
-        help=f"memory, rates and link of a card: one of {', '.join(PRESETS)}",
+        help=f"memory, rates and link of a card: one of {', '.join(PRESETS)}, or any "
+        "other by its numbers: 12GiB,12.7TF,360GB/s,pcie4",
     )
     emulate.add_argument(
         "--dry",

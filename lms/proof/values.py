@@ -9,10 +9,12 @@ the number of what was copied. Beyond that:
     effects     An op with another effect is found in the step before by its name, and
                 has the same inputs there.
     branches    A write in a loop or branch is such an effect. A read has as its number
-                the names of the writes that it follows, or may follow as before. A
-                branch of sparse gradients runs always if all replicas gather an equal
-                constant (`all_reduce_indexed_slices` in cross_device_utils.py): ops of
-                the other one are dead (executor.cc), and may be missing.
+                the names of the writes that it follows, or may follow as before. Where
+                one branch has all writes to a variable, each of them chooses, as
+                `SelectV2` does, between the new value and what was there. A branch of
+                sparse gradients runs always if all replicas gather an equal constant
+                (`all_reduce_indexed_slices` in cross_device_utils.py): ops of the other
+                one are dead (executor.cc), and may be missing.
     loops       A loop's Merge is found by its name and taken to be equal; then its
                 inputs must be equal, the edge back included.
     laws        Identities that the result names, and those of `lms.proof.laws`.
@@ -42,10 +44,13 @@ _READS = {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape
 _READS |= {"VarIsInitializedOp"}
 _MUTE = {"NoOp", "DisableCopyOnRead"}  # ops without values and effects on values
 _GATHER, _KEYS = "CollectiveGatherV2", (1, 2, 3)  # inputs: size, group and instance
+_ADDS = {"AssignAddVariableOp": "-0.0", "AssignSubVariableOp": "0.0"}  # to no effect
 _ASSIGN, _DRAWS = "AssignVariableOp", "StatelessRandomUniformV2"
 _NEVER = "never"  # when an op of a branch that never runs does so
 _SIGN, _ONE = [-(2**31)], [0x3F800000]  # bits of int32: the sign's, and those of 1.0
 _FLOAT32, _INT32 = 1, 3  # TensorFlow's numbers of the types
+_MINUS = 0x8000  # the bits of -0.0 in 16 bits
+_WITH_ZEROS = {1, 2, 10, 14, 19}  # TensorFlow's numbers of float types and of bool
 _COUNTER = 2  # numbers of 64 bits in a counter
 
 
@@ -124,7 +129,7 @@ class Values:
         self.when = dict[str, frozenset[Hashable]]()
         for node in graph.nodes:
             when = self.when[node.name] = self._conditions(node)
-            if first and first.when.get(node.name, when) != when:
+            if first and not when <= first.when.get(node.name, when):
                 raise Refuted(f"{node.name!r} runs in another branch or loop")
             made = self._branched(node)
             self._made[node.name] = self._numbered(node) if made is None else made
@@ -218,33 +223,51 @@ class Values:
 
     def _find_accesses(self) -> None:
         """Find which ops read or write variables, and which have other effects."""
-        step, inside = self.graph.step, set[str]()  # `inside` loops and branches
         accesses, used = list[tuple[int, Node]](), {n for n, _ in self.graph.readers}
+        around: dict[int, set[Hashable]] = defaultdict(set)
+        for node, found, gates in self._find_users():
+            if not found:
+                if node.op in self.graph.step.effects - _MUTE and not self._is_open(
+                    node
+                ):
+                    self.effects[node.name] = node
+                continue
+            self._touched[node.name] = sorted(found)
+            is_read = node.op in _READS or self._is_open(node)
+            for variable in found if node.op not in _MUTE else ():
+                if not is_read or node.name in used:
+                    accesses.append((variable, node))
+                    around[variable] |= gates
+                self.writes[variable] |= 0 if is_read else 1 << node.index
+        for variable, node in accesses:
+            beside, gates = self._unordered(variable, node), around[variable]
+            is_one = len(gates) < 2 and all(
+                isinstance(g, tuple) and g[2] for g in gates
+            )
+            if (beside or not is_one) and self._first is None:
+                self.table.named.add(variable)
+            elif (beside or not is_one) and variable not in self.table.named:
+                other = (beside or [node])[0].name
+                raise Refuted(f"{node.name!r} and {other!r} may change places")
+
+    def _find_users(self) -> Iterator[tuple[Node, set[int], set[Hashable]]]:
+        """Yield (node, its variables, the loops and branches that these go through)."""
         behind: dict[Tensor, set[int]] = {
-            tensor: {i} for tensor, i in self._places.items() if i in step.handles
+            tensor: {place}
+            for tensor, place in self._places.items()
+            if place in self.graph.step.handles
         }
+        inside: dict[Tensor, set[Hashable]] = {}
         for node in self.graph.nodes:
             found = {v for read in node.reads for v in behind.get(read, ())}
-            is_inside = any(source in inside for source, _ in node.reads)
-            if found and node.op in _HANDS_ON:
-                behind |= {(node.name, output): found for output in range(2)}
-                inside |= {node.name} if is_inside or node.op != "Identity" else set()
-            elif found:
-                self._touched[node.name] = sorted(found)
-                is_read = node.op in _READS or self._is_open(node)
-                if node.op not in _MUTE and (not is_read or node.name in used):
-                    accesses += [(variable, node) for variable in found]
-                    self.table.named |= found if is_inside else set()
-                for variable in found if not (is_read or node.op in _MUTE) else ():
-                    self.writes[variable] |= 1 << node.index
-            elif node.op in step.effects - _MUTE and not self._is_open(node):
-                self.effects[node.name] = node
-        for variable, node in accesses:
-            beside = self._unordered(variable, node)
-            if beside and self._first is None:
-                self.table.named.add(variable)
-            elif beside and variable not in self.table.named:
-                raise Refuted(f"{node.name!r} and {beside[0].name!r} may change places")
+            gates = {gate for read in node.reads for gate in inside.get(read, ())}
+            if not found or node.op not in _HANDS_ON:
+                yield node, found, gates
+                continue
+            for output in range(2):
+                own = (*node.reads[-1], output) if node.op == "Switch" else node.op
+                behind[node.name, output] = found
+                inside[node.name, output] = gates | ({own} - {"Identity"})
 
     def _find_agreed(self) -> Iterator[Node]:
         """Yield the gathers to which all devices of a group give one equal integer."""
@@ -291,6 +314,7 @@ class Values:
             return when
         which = self.of(maker.reads[1]), output
         if which[0] == self.table.number("true"):
+            self.table.laws |= {"a branch that always runs": None}
             return when if output else when | {_NEVER}
         return when | {which}
 
@@ -309,10 +333,8 @@ class Values:
         if node.op == "Equal" and {n.op for n in makers if n} == {"Max", "Min"}:
             read = {n.reads[0][0] for n in makers if n}
             return true if len(read) == 1 and read <= self._agreed else None
-        if node.op != "Switch" or self.of(node.reads[1]) != true:
-            return None
-        table.laws |= {"a branch that always runs": None}
-        return [self.of(node.reads[0])] * 2
+        # `when` tells which of a Switch's outputs has the value.
+        return [self.of(node.reads[0])] * 2 if node.op == "Switch" else None
 
     def _begins(self, node: Node) -> bool:
         """Tell whether a node begins the rounds of a loop."""
@@ -349,18 +371,36 @@ class Values:
             made = table.number("fill", inputs[-1], *shape)
             table.equal[made], table.sides[made] = inputs[-1], tuple(shape)
             return made
-        what = describe(node.proto), node.proto.device * (node.op != "Const")
+        what: Any = describe(node.proto), node.proto.device * (node.op != "Const")
+        if node.op == "Merge":
+            what = (*what, *(self._behind(*read) for read in node.reads))
+        if variables or node.name in self.effects:
+            return self._accessed(node, what, inputs, versions)
+        return self._by_law(node, what, inputs, table.number(*what, *inputs, ()))
+
+    def _accessed(
+        self, node: Node, what: Any, inputs: list[int], versions: tuple[int, ...]
+    ) -> int:
+        """Return the number of an op that reads or writes variables, or has effects."""
+        table, when = self.table, self.when[node.name]
+        variables = self._touched.get(node.name, ())
         writes = [v for v in variables if self.writes[v] >> node.index & 1]
         if node.name in self.effects or not table.named.isdisjoint(writes):
             self.effects[node.name] = node
-            self._agree(node, (*what, *inputs, versions))
+            self._agree(node, (*what, *inputs, versions, when))
             return table.number("named", node.name)
+        if writes and when and node.op in {_ASSIGN, *_ADDS}:
+            table.laws |= {"a write in a branch chooses": None}
+            rest = _ADDS.get(node.op, versions[0])
+            inputs[1] = table.number("choice", when, inputs[1], rest)
+        elif writes and when:
+            what = (*what, when)
         made = table.number(*what, *inputs, versions)
         for variable in writes:
             value = table.number("written", made, variable)
             value = inputs[1] if node.op == _ASSIGN else value
             self._written[node.index, variable] = value
-        return made if variables else self._by_law(node, what, inputs, made)
+        return made
 
     def _is_open(self, node: Node) -> bool:
         """Tell whether a node is a call that XLA compiles and that only reads."""
@@ -411,6 +451,9 @@ class Values:
     def _by_law(self, node: Node, what: Any, inputs: list[int], made: int) -> _Made:
         """Return the numbers that a law gives a pure op's outputs, or its own."""
         table, first = self.table, self._first
+        if node.op == "SelectV2":
+            rest = _zero(self._source(node, 2)) or inputs[2]
+            made = table.number("choice", frozenset([(inputs[0], 1)]), inputs[1], rest)
         if node.op == "ExpandDims" and self._constant(node, 1) == [0]:
             table.rows[made] = inputs[0]
             table.sides.setdefault(made, (1, *table.shape(inputs[0])))
@@ -429,7 +472,7 @@ class Values:
             table.wholes.setdefault(key, []).append((whole, outputs, start))
         if first is None or made < table.known:
             return made
-        if node.op == "Select" and _is_nothing(self._source(node, 0)):
+        if node.op == "Select" and _zero(self._source(node, 0)):
             table.laws |= {"a choice of no row is the other input": None}
             return inputs[2]
         base, block = table.parted(inputs[0]) if inputs else (made, ())
@@ -449,7 +492,7 @@ class Values:
             return None
         masks = self._constant(bit, 0), self._constant(bit, 1)
         is_float = node.proto.attr["T"].type == _FLOAT32
-        if _SIGN not in masks or not (is_float and _is_nothing(zero)):
+        if _SIGN not in masks or not (is_float and _zero(zero) == "0.0"):
             return None
         self.table.laws |= {"a sign's bit compared as a float": None}
         whole = self.of((bit.name, 0)), self.table.number("Const", 3, (), 0)
@@ -515,8 +558,12 @@ class Values:
         return table.block(base, [*rest.pop(), along])
 
 
-def _is_nothing(node: Node | None) -> bool:
-    """Tell whether a node is a constant of zeros, or of False."""
+def _zero(node: Node | None) -> str | None:
+    """Return the 0 that a constant's elements are, with its sign; None for others."""
     tensor = node.proto.attr["value"].tensor if node and node.op == "Const" else None
-    values = tensor and [*tensor.bool_val, *tensor.float_val, *tensor.tensor_content]
-    return values is not None and not any(values)
+    if tensor is None or tensor.dtype not in _WITH_ZEROS or any(tensor.tensor_content):
+        return None
+    half = [-0.0 if n == _MINUS else n for n in tensor.half_val]
+    values = *tensor.bool_val, *tensor.float_val, *tensor.double_val, *half
+    found = {str(float(value)) for value in values} or {"0.0"}
+    return found.pop() if found in ({"0.0"}, {"-0.0"}) else None

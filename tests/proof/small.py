@@ -3,6 +3,7 @@
 a = Tanh(x)            reads x
 b = NoOp(^a)           waits for a
 c = Const() [1, 0]     of int32
+d = Const() -0.0       of float32
 """
 
 import json
@@ -18,7 +19,7 @@ __all__ = ["small_step"]
 
 _LINE = re.compile(r"(\S+) = (\w+)\((.*?)\)(?: (.*))?")
 _EFFECTS = {"ReadVariableOp", "AssignVariableOp", "AssignSubVariableOp", "PyFunc"}
-_EFFECTS |= {"Empty", "RandomUniform", "CollectiveGatherV2"}
+_EFFECTS |= {"AssignAddVariableOp", "Empty", "RandomUniform", "CollectiveGatherV2"}
 
 
 def small_step(
@@ -45,7 +46,9 @@ def _node(line: str) -> Any:
     assert found is not None, line
     name, op, inputs, value = found.groups()
     if value is not None:
-        return compat.constant(name, json.loads(value), tf.int32)
+        given = json.loads(value)
+        is_float = isinstance(given, float)
+        return compat.constant(name, given, tf.float32 if is_float else tf.int32)
     reads = filter(None, (each.strip() for each in inputs.split(",")))
     node = compat.made_node(name, op, reads, "/device:GPU:0")
     if op == "PyFunc":

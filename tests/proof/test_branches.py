@@ -1,4 +1,7 @@
-"""A branch that always runs, by what replicas gather: the other one may be missing."""
+"""Branches that always run, and writes that leave a branch and choose.
+
+A branch always runs by what replicas gather: the other one may be missing.
+"""
 
 import pytest
 
@@ -105,3 +108,93 @@ def test_the_branch_that_is_open_must_be_the_one_that_runs(
     assert OPEN.count(right) == 1
     faulty = OPEN.replace(right, wrong)
     assert not proved(GATHERED + BRANCHES, GATHERED + faulty).proved
+
+
+# A write in a branch that runs if numbers are finite, and the write that chooses.
+GIVEN = """\
+    g = Tanh(x)
+    other = Cos(x)
+    finite = All(x)
+    before = ReadVariableOp(w)
+"""
+IN_A_BRANCH = """\
+    h = Switch(w, finite)
+    value = Switch(g, finite)
+    mark = Switch(finite, finite)
+    yes = Identity(mark:1)
+    no = Identity(mark:0)
+    u = {write}(h:1, value:1, ^before)
+    again = ReadVariableOp(h:1, ^u)
+    double = Tanh(again)
+    v = AssignVariableOp(h:1, double)
+    done = Merge(no, yes, ^v)
+    z = ReadVariableOp(w, ^done)
+"""
+CHOOSING = """\
+    old = {old}
+    chosen = SelectV2(finite, g, old)
+    u = {write}(w, chosen, ^before)
+    again = ReadVariableOp(w, ^u)
+    double = Tanh(again)
+    later = ReadVariableOp(w, ^u)
+    either = SelectV2(finite, double, later)
+    v = AssignVariableOp(w, either)
+    z = ReadVariableOp(w, ^v)
+"""
+WRITES = {
+    "AssignVariableOp": "ReadVariableOp(w)",
+    "AssignAddVariableOp": "Const() -0.0",
+    "AssignSubVariableOp": "Const() 0.0",
+}
+
+
+@pytest.mark.parametrize(("write", "old"), WRITES.items())
+def test_a_write_in_a_branch_chooses(write: str, old: str) -> None:
+    branch = GIVEN + IN_A_BRANCH.format(write=write)
+    chosen = GIVEN + CHOOSING.format(write=write, old=old)
+    assert proved(branch, chosen) == Proof(laws=("a write in a branch chooses",))
+    for right, wrong in (
+        ("chosen = SelectV2(finite, g, old)", "chosen = SelectV2(finite, old, g)"),
+        ("chosen = SelectV2(finite, g, old)", "chosen = SelectV2(g, g, old)"),
+        ("chosen = SelectV2(finite, g, old)", "chosen = SelectV2(finite, other, old)"),
+        ("chosen = SelectV2(finite, g, old)", "chosen = SelectV2(finite, g, other)"),
+        ("(w, chosen, ^before)", "(w, g, ^before)"),
+        ("later = ReadVariableOp(w, ^u)", "later = ReadVariableOp(w, ^old)"),
+        ("later = ReadVariableOp(w, ^u)", "later = Identity(before)"),
+        ("v = AssignVariableOp(w, either)", "v = AssignVariableOp(w, double)"),
+        ("finite = All(x)", "finite = Any(x)"),
+        (f"old = {old}", "old = Const() 1.0"),
+        (
+            f"old = {old}",
+            "old = Const() 0.0" if "-0.0" in old else "old = Const() -0.0",
+        ),
+    ):
+        assert right in chosen
+        assert not proved(branch, chosen.replace(right, wrong)).proved, wrong
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_a_write_that_leaves_its_branch_without_a_choice_is_refused(
+    output: int,
+) -> None:
+    branch = GIVEN + IN_A_BRANCH.format(write="AssignVariableOp")
+    assert proved(branch, branch).proved
+    out = branch.replace("h:1", "w").replace("value:1", "g")
+    assert not proved(branch, out).proved
+    swapped = branch.replace(f"h:{output}", "h:0").replace(f"value:{output}", "value:0")
+    assert proved(branch, swapped).proved is (output == 0)
+
+
+def test_a_merge_tells_which_predicate_chose() -> None:
+    step = """\
+        finite = All(x)
+        any = Any(x)
+        a = Switch(x, finite)
+        t = Tanh(a:1)
+        z = Merge(a:0, t)
+    """
+    assert proved(step, step) == Proof()
+    assert not proved(step, step.replace("Switch(x, finite)", "Switch(x, any)")).proved
+    assert not proved(
+        step, step.replace("Tanh(a:1)", "Tanh(a:0)").replace("(a:0, t)", "(a:1, t)")
+    ).proved

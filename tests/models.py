@@ -282,6 +282,14 @@ def transformer() -> keras.Model:
     return _compiled(inputs, x, keras.optimizers.AdamW(1e-3), metrics=["mae"])
 
 
+def scaled_too_far() -> keras.Model:
+    """The block of attention, whose first gradients of float16 are not finite."""
+    model = transformer()
+    own, scaled = keras.optimizers.AdamW(1e-3), keras.optimizers.LossScaleOptimizer
+    model.compile(scaled(own, initial_scale=2.0**24, dynamic_growth_steps=2), "mse")
+    return model
+
+
 def embedding(optimizer: str = "adagrad") -> keras.Model:
     """Words, whose gradients are sparse."""
     inputs = keras.Input((64,), dtype="int32")
@@ -414,6 +422,12 @@ CASES: dict[str, Case] = {
     ),
     "mixed_float16": Case(  # convolutions of it are made in float32, in scratch
         build=transformer,
+        fit=_SEQUENCES,
+        policy="mixed_float16",
+        knobs={"recompute": False},
+    ),
+    "a scale too large for the first gradients": Case(
+        build=scaled_too_far,
         fit=_SEQUENCES,
         policy="mixed_float16",
         knobs={"recompute": False},

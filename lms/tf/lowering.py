@@ -64,6 +64,7 @@ from lms.tf.nodes import (
 from lms.tf.passes import Pass, Step
 from lms.tf.passes.assign_in_place import ASSIGN_IN_PLACE, NOTHING, PLACED
 from lms.tf.passes.branches import ONE_BRANCH
+from lms.tf.passes.chosen_writes import CHOOSE_WRITES
 from lms.tf.passes.compiled import OPEN_COMPILED
 from lms.tf.passes.constant_folding import WAIT_FOR_NO_CONSTANT, with_folded
 from lms.tf.passes.copy_on_read import COPY_OFF, copying, with_copies_counted
@@ -309,6 +310,10 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
         )
 
     own = step_of(cut, traced.graph_def.library, None)
+    chosen = Nodes(own.nodes, own.library)
+    CHOOSE_WRITES.run(chosen, Step(device=device, fixed=control_flow(own.nodes)))
+    if (nodes := tuple(chosen)) != own.nodes:
+        own = step_of(nodes, chosen.library, None)
     known = Step(
         device=device,
         ends=loop_ends(own.nodes),

@@ -33,6 +33,7 @@ from lms.ir.liveness import working_sets
 from lms.tf import compat
 from lms.tf.capture.ops import CONSTANT, INPLACE
 from lms.tf.nodes import Nodes, data_of, full_name, index_of, source_of, waits_of
+from lms.tf.passes.chosen_writes import CHOSEN
 from lms.tf.passes.constant_folding import LARGEST, folded
 from lms.tf.passes.split_rules import Cut, Shaped, counted, cuts, divided
 from lms.units import Bytes
@@ -114,6 +115,7 @@ class Cuts:
             if op.name in pure
             and not (op.fixed or op.varies or op.writes or op.reads_state)
             and not (op.replaces_state or op.persistent or op.from_host)
+            and not op.name.endswith(CHOSEN)  # the proof knows no parts of a choice
             and results.isdisjoint(tensor.name for tensor in op.outputs)
         }
         self._waited_for = {name for op in graph.ops for name in op.controls}

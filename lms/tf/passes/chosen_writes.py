@@ -1,4 +1,4 @@
-"""Take the writes of a branch out of it, where the branch runs if all is finite.
+"""Take writes out of a branch that runs only if all numbers are finite.
 
     before                              after
     finite ──> Switch ─> g ─> AddTo     g ──────────> SelectV2 ──> AddTo

@@ -18,8 +18,7 @@ from lms.simulation.timeline import Lane, Timeline
 from lms.tf.capture.tracing import trace
 from lms.tf.lowering import specialise
 from lms.tf.measure.devices import Device
-from lms.tf.rewrite.rebuilding import rebuild
-from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.rewriting import rebuild, rewrite
 from profiling.measured import measured_steps
 from profiling.sessions import MARK, record_steps
 from profiling.timelines import hidden_bytes

@@ -37,7 +37,7 @@ from lms.tf.measure.free_memory import limit_pinned_memory
 from lms.tf.passes.host_variables import HostVariables, lies_on_host, made_beside
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
-from lms.tf.rewrite.rebuilding import run_without_inputs
+from lms.tf.rewriting import run_without_inputs
 from lms.units import Bytes
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan", "on_host"]

@@ -5,7 +5,7 @@
     trigger ───────────────┘  └──> ops that wait until the swap-in holds memory
 
 Discrete events with the semantics of TensorFlow's runtime on a GPU, as the rewriter's
-transport meets them (`lms.tf.rewrite.rewriting`):
+transport meets them (`lms.tf.rewriting`):
 
 - One thread of the host launches ops in the plan's order, ahead of the device. Memory
   changes hands when an op is launched, not when the device gets to it.

@@ -30,8 +30,14 @@ from lms.tf.measure.lone_op import forget_functions
 from lms.tf.measure.workload import report_of, timeline_of
 from lms.tf.proving import prove_step
 from lms.tf.recovery import Part, PreparedStep
-from lms.tf.rewrite.rebuilding import planned_step, rebuild, with_constants
-from lms.tf.rewrite.rewriting import Seal, guarded, rewrite
+from lms.tf.rewriting import (
+    Seal,
+    guarded,
+    planned_step,
+    rebuild,
+    rewrite,
+    with_constants,
+)
 from lms.tf.undo import CommitFlag, CopiesInStep, KeptVariables, can_repeat, guard_of
 from lms.tf.watch import Watch
 from lms.units import Bytes

@@ -46,8 +46,7 @@ from lms.tf.measure.arena import Arena
 from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import host_budget
 from lms.tf.passes.host_variables import HostVariables
-from lms.tf.rewrite.rebuilding import RebuiltStep
-from lms.tf.rewrite.rewriting import Seal
+from lms.tf.rewriting import RebuiltStep, Seal
 from lms.tf.undo import CommitFlag, KeptVariables
 from lms.tf.uninterrupted import uninterrupted
 from lms.units import format_bytes

@@ -7,8 +7,7 @@ from lms.proof.nodes import Step
 from lms.proof.prove import Promise, Proof, prove
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
-from lms.tf.rewrite.rebuilding import planned_step
-from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.rewriting import planned_step, rewrite
 
 __all__ = ["proof_of"]
 

@@ -16,7 +16,7 @@ from lms.tf.capture.keras_step import iterator_of, make_slots, step_of
 from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure.devices import find_device
 from lms.tf.prepare import capture, prepare
-from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewriting import rebuild
 from tests.models import CASES
 from tests.proof.faults import EQUAL, Fault, Subject, judge, table
 from tests.tf.steps import descent

@@ -20,7 +20,7 @@ from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.recompute import PREFIX
 from lms.tf import building, compat
 from lms.tf.nodes import COPY_IN, COPY_OUT, Nodes
-from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewriting import rebuild
 from lms.tf.watch import Watch
 from tests.tf.steps import DEVICE
 from tests.tf.training import digest

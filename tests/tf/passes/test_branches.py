@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from lms.tf.capture.tracing import trace
 from lms.tf.passes.branches import ONE_BRANCH
-from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewriting import rebuild
 from tests.tf.steps import changed, specialised
 
 pytestmark = pytest.mark.tf

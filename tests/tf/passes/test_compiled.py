@@ -10,7 +10,7 @@ from lms.errors import UnsupportedError
 from lms.tf.capture.tracing import trace
 from lms.tf.lowering import specialise
 from lms.tf.passes.compiled import OPEN_COMPILED
-from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewriting import rebuild
 from tests.room import above_what_is_held
 from tests.tf.steps import DEVICE, changed, grouped, specialised
 

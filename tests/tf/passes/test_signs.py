@@ -10,7 +10,7 @@ import tensorflow as tf
 from lms.tf.capture.tracing import trace
 from lms.tf.lowering import specialise
 from lms.tf.passes.host_transfers import SIGNS_ON_DEVICE
-from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewriting import rebuild
 from tests.tf.steps import DEVICE, changed
 
 pytestmark = pytest.mark.tf

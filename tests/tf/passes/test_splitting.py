@@ -14,7 +14,7 @@ from lms.tf.capture.tracing import TracedFunction, trace
 from lms.tf.lowering import TracedStep, specialise
 from lms.tf.measure.same_bits import keeps_bits
 from lms.tf.passes.splitting import Cuts, OpSize, Region, regions, with_slices
-from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewriting import rebuild
 from tests.tf.steps import DEVICE
 
 pytestmark = pytest.mark.tf

@@ -11,13 +11,13 @@ from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.plan import SwapPlan, validate_plan
 from lms.tf import compat
 from lms.tf.lowering import TracedStep
-from lms.tf.rewrite.rewriting import Seal, rewrite
+from lms.tf.rewriting import Seal, rewrite
 from tests.graphs import graph_of, make_op, one_swap, unplanned
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
 
-TRIALS = "tests.tf.rewrite.swap_trials"
+TRIALS = "tests.tf.swap_trials"
 
 #     a ─> b ─> c ─> d
 #     └─> flat ──────┘      (`flat` gives a's buffer another shape)

@@ -16,8 +16,7 @@ from lms.planning.problem import Filters, PlanRequest, Speeds
 from lms.tf.capture.tracing import trace
 from lms.tf.lowering import specialise
 from lms.tf.measure.devices import find_device
-from lms.tf.rewrite.rebuilding import rebuild
-from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.rewriting import rebuild, rewrite
 from tests.graphs import scheduled
 from tests.tf.steps import DEVICE
 

@@ -1,1 +1,0 @@
-"""Rewrite a graph by a plan, and build a callable of the result."""

@@ -12,7 +12,7 @@ from lms.tf.capture.tracing import trace
 from lms.tf.lowering import TracedStep
 from lms.tf.passes.chosen_writes import CHOSEN
 from lms.tf.passes.splitting import Cuts, OpSize
-from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewriting import rebuild
 from tests.tf.steps import specialised
 
 pytestmark = pytest.mark.tf

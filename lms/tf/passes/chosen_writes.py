@@ -190,7 +190,8 @@ def _take_out(graph: Nodes, _: Step, place: tuple[_Branch, set[str]]) -> None:
         graph.give(moved, [new.get(name, name) for name in inputs[node.name]])
         if node.op in _WRITES:
             _choose(graph, node, predicate)
-    for node in branch.switches:
+    unread = [n for n in graph if n.name in branch.either and n.op in _PASSES_ON]
+    for node in reversed(unread):
         if not graph.followers(node.name):
             graph.remove(node)
 

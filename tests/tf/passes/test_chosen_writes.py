@@ -92,6 +92,8 @@ def test_large_variables_are_written_outside_with_the_same_bits() -> None:
     assert inside(own) == ["AssignAddVariableOp", *["AssignVariableOp"] * 2]
     switched = {n.attr["T"].type for n in own.nodes if n.op == "Switch"}
     assert tf.float32.as_datatype_enum not in switched  # no gradient waits for it
+    resources = [n for n in own.nodes if n.op == "Switch" and n.attr["T"].type == 20]
+    assert len(resources) == 2  # the scale and the count
     chosen = {n.name for n in own.nodes if n.op == "SelectV2"}
     assert len(chosen) == 3
     assert not chosen & Cuts(own.graph, own.nodes, OpSize(most=1)).open

@@ -18,10 +18,9 @@ from itertools import accumulate
 
 from lms.ir.graph import GraphView, Op, op_of, per_graph
 
-__all__ = ["Buffer", "Residency", "buffers", "bytes_in_use", "dying_sizes"]
-__all__ += ["lower_bound", "memory_curve", "new_value", "old_readers", "old_values"]
-__all__ += ["peak", "reused_bytes", "staying", "with_late_writes", "working_sets"]
-__all__ += ["written_over"]
+__all__ = ["Buffer", "Residency", "buffers", "bytes_in_use", "lower_bound"]
+__all__ += ["memory_curve", "new_value", "old_readers", "old_values", "peak"]
+__all__ += ["staying", "with_late_writes", "working_sets", "written_over"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,31 +124,6 @@ def staying(graph: GraphView) -> tuple[Residency, ...]:
     )
 
 
-def dying_sizes(lives: Sequence[Residency]) -> dict[int, list[int]]:
-    """Return by position the sizes of the buffers that die at an op."""
-    dying: dict[int, list[int]] = defaultdict(list)
-    for life in lives:
-        if life.dies_at is not None:
-            dying[life.dies_at].append(life.size)
-    return dying
-
-
-def reused_bytes(op: Op, dying: Sequence[int]) -> int:
-    """Return the bytes that an op saves by reusing a dying input for its output.
-
-    `dying` are the sizes of the input buffers without a later reader.
-
-    Example:
-        >>> from lms.ir.graph import Tensor
-        >>> made = (Tensor(name="add:0", size=8),)
-        >>> add = Op(name="add", type="Add", outputs=made, inplace=True)
-        >>> reused_bytes(add, [4, 8]), reused_bytes(add, [4])
-        (8, 0)
-    """
-    made = op.reusing
-    return made.size if made is not None and made.size in dying else 0
-
-
 def written_over(
     op: Op, roots: Mapping[str, str], dying: Mapping[str, int]
 ) -> tuple[str, str] | None:
@@ -177,6 +151,12 @@ def written_over(
     return None
 
 
+def _reused_bytes(op: Op, roots: Mapping[str, str], dying: Mapping[str, int]) -> int:
+    """Return the bytes that an op saves by reusing a dying input for its output."""
+    found = written_over(op, roots, dying)
+    return 0 if found is None else dying[found[1]]
+
+
 def new_value(op: Op) -> str | None:
     """Return the tensor that becomes a variable's value without a copy; else None.
 
@@ -191,22 +171,26 @@ def memory_curve(graph: GraphView) -> list[int]:
 
     Live buffers and the op's scratch count, less the bytes that it writes in place.
     """
-    return bytes_in_use(graph.ops, staying(graph))
+    return bytes_in_use(graph.ops, graph.roots, staying(graph))
 
 
-def bytes_in_use(ops: Sequence[Op], lives: Sequence[Residency]) -> list[int]:
+def bytes_in_use(
+    ops: Sequence[Op], roots: Mapping[str, str], lives: Sequence[Residency]
+) -> list[int]:
     """Return the bytes in use while each op runs, as in `memory_curve`.
 
     Positions of the residencies are those of `ops`.
     """
     change = [0] * (len(ops) + 1)
+    dying: dict[int, dict[str, int]] = defaultdict(dict)
     for life in lives:
         change[life.start] += life.size
         change[life.end] -= life.size
-    dying = dying_sizes(lives)
+        if life.dies_at is not None:
+            dying[life.dies_at][life.root] = life.size
     live = accumulate(change[:-1])
     return [
-        used + op.scratch - reused_bytes(op, dying.get(i, ()))
+        used + op.scratch - _reused_bytes(op, roots, dying.get(i, {}))
         for i, (op, used) in enumerate(zip(ops, live, strict=True))
     ]
 
@@ -311,9 +295,9 @@ def working_sets(graph: GraphView) -> list[int]:
         names = dict.fromkeys(roots[name] for name in op.inputs)
         read = [live[root] for root in names if root in live]
         made = sum(t.size for t in op.outputs if t.name in live)
-        dying = [b.size for b in read if b.last == position and not b.kept]
+        dying = {b.root: b.size for b in read if b.last == position and not b.kept}
         need = sum(b.size for b in read) + made + op.scratch
-        sets.append(need - reused_bytes(op, dying))
+        sets.append(need - _reused_bytes(op, roots, dying))
     return sets
 
 

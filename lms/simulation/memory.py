@@ -90,7 +90,7 @@ class Request(NamedTuple):
 def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
     """Predict the bytes in use while each op of a valid plan's order runs."""
     resolved = resolve(graph, plan)
-    device = bytes_in_use(resolved.ops, resolved.residencies)
+    device = bytes_in_use(resolved.ops, graph.roots, resolved.residencies)
     host = [0] * (len(resolved.ops) + 1)
     for swap in resolved.swaps:  # on the host from its producer to its last reader
         buffer = swap.buffer

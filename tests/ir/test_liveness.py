@@ -11,9 +11,9 @@ from lms.ir.liveness import (
     memory_curve,
     old_values,
     peak,
-    reused_bytes,
     with_late_writes,
     working_sets,
+    written_over,
 )
 from tests.graphs import LOOP, RESHAPE, Drawn, all_drawn, graph_of, make_op
 from tests.strategies import examples, graphs
@@ -73,8 +73,10 @@ def test_persistent_and_empty_tensors_are_no_buffers() -> None:
 
 
 def test_an_op_writes_over_no_input_of_another_size() -> None:
-    op = make_op("b", 8, inplace=True)
-    assert [reused_bytes(op, sizes) for sizes in ([], [16], [16, 8])] == [0, 0, 8]
+    op = make_op("b", 8, "a", "c", inplace=True)
+    roots = {"a:0": "a:0", "c:0": "c:0"}
+    found = [written_over(op, roots, sizes) for sizes in ({}, {"a:0": 16}, {"c:0": 8})]
+    assert found == [None, None, ("b:0", "c:0")]
 
 
 def test_a_graph_without_ops_needs_nothing() -> None:

@@ -1,6 +1,6 @@
 """Measure the ops of a training step: python -m profiling.op_costs.
 
-Runs each op alone on the present device (`lms.tf.measure.op_costs`), as the planner
+Runs each op alone on the present device (`lms.tf.measure.speeds`), as the planner
 does; the tables sum seconds by op type and by layer.
 
     python -m profiling.op_costs --output costs.json profiling/example.py:unet

@@ -20,9 +20,8 @@ from lms.planning.settings import RECOMPUTE_WORDS, read_settings
 from lms.report.step import StepReport
 from lms.tf.capture.tracing import trace
 from lms.tf.lowering import specialise
-from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
-from lms.tf.measure.op_costs import measure_costs
+from lms.tf.measure.speeds import measure_costs, measure_hardware
 from lms.tf.measure.workload import with_measured_scratch
 from profiling.record import paced, slow_motion
 

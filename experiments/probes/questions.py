@@ -17,9 +17,9 @@ from lms.machine.inventory import read_driver
 from lms.tf import compat
 from lms.tf.failures import ran_out
 from lms.tf.measure.bench import seconds_of
-from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import available_host_bytes
+from lms.tf.measure.speeds import measure_hardware
 from lms.units import KIB, MIB
 
 __all__ = ["batches", "cards", "hold", "launches", "machine", "refused"]

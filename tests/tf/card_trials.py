@@ -19,8 +19,8 @@ from lms.tf.capture.ops import RESERVES
 from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.lowering import refuse_guesses, specialise
 from lms.tf.measure import bench, scratch
-from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
+from lms.tf.measure.speeds import measure_hardware
 from lms.tf.measure.workload import with_measured_scratch
 from lms.tf.undo import CommitFlag
 from profiling import links

@@ -26,12 +26,12 @@ from lms.machine.hardware import roofline
 from lms.simulation.allocator import SmallPool
 from lms.tf import building, compat
 from lms.tf.lowering import TracedStep
-from lms.tf.measure import device_rates
+from lms.tf.measure import speeds
 from lms.tf.measure.bench import Bench
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
 from lms.tf.measure.devices import Device, find_device
-from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
+from lms.tf.measure.speeds import measure_costs
 from lms.tf.undo import KeptVariables
 from lms.units import KIB, MIB
 from tests.models import SILENT
@@ -283,7 +283,7 @@ def measure_in_little_room() -> dict[str, Any]:
             patch.setattr(Bench, kind, _noting(getattr(Bench, kind), names_run))
         scratch, *_ = measure_scratch(traced, find_device())
         costs = measure_costs(traced, find_device())
-    by_roofline = roofline(traced.graph, device_rates.measure_hardware(find_device()))
+    by_roofline = roofline(traced.graph, speeds.measure_hardware(find_device()))
     return {
         "timed": sorted(set(run["time"])),
         "scratch_run": sorted(set(run["measure_scratch"])),
@@ -402,18 +402,18 @@ def measure_in_a_full_device() -> dict[str, Any]:
     hogs = [tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8) for _ in range(6)]
     hogs += _all_that_is_free(device)
     try:
-        device_rates._rate(device, "flops")
+        speeds._rate(device, "flops")
         refused = ""
     except OutOfMemoryError as error:
         refused = str(error)
     del hogs[0]
-    little = device_rates._rate(device, "flops")
+    little = speeds._rate(device, "flops")
     hogs.clear()
-    roomy = device_rates._rate(device, "flops")
+    roomy = speeds._rate(device, "flops")
     hogs = _all_that_is_free(device)
     return {
         "refused": refused,
-        "rates": [little, roomy, device_rates._rate(device, "flops")],
+        "rates": [little, roomy, speeds._rate(device, "flops")],
         "hogs": len(hogs),
     }
 

@@ -20,11 +20,10 @@ from lms.report.step import StepReport, StepTimeline
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
 from lms.tf.lowering import TracedStep
-from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import host_budget, with_holes
-from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch, with_reserved, with_scratch
+from lms.tf.measure.speeds import measure_costs, measure_hardware
 from lms.units import Seconds, format_bytes
 
 __all__ = ["over_time", "plan_here", "report_of", "timeline_of"]

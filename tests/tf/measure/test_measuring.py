@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from lms.tf.measure import op_costs, scratch
+from lms.tf.measure import scratch, speeds
 from lms.tf.measure.bench import Bench, measurements_of
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.scratch import workspace_limit
@@ -32,14 +32,14 @@ def step() -> Any:
 
 
 def test_ops_that_take_time_have_seconds(step: Any) -> None:
-    costs = op_costs.measure_costs(step, find_device())
+    costs = speeds.measure_costs(step, find_device())
     free = [op for op in step.graph.ops if op.persistent or op.alias is not None]
     assert not any(op.name in costs.seconds for op in free)
     timed = {op.type: costs.of(op.name) for op in step.graph.ops if op not in free}
     assert min(timed.values()) > 0 < timed["MatMul"]
     assert costs.source == "measured"
     copies = [replace(op, type="_CopyFromHostToGpu") for op in step.graph.ops]
-    assert not any(op_costs.is_worth_a_run(step.graph, op) for op in copies)
+    assert not any(speeds.is_worth_a_run(step.graph, op) for op in copies)
 
 
 def test_what_has_no_room_is_not_run_and_counts_by_the_roofline(worker: Worker) -> None:
@@ -55,9 +55,9 @@ def test_what_was_measured_once_counts_where_there_is_no_room_any_more(
     step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = find_device()
-    before = op_costs.measure_costs(step, device)
+    before = speeds.measure_costs(step, device)
     monkeypatch.setattr(Bench, "free", 0)
-    assert op_costs.measure_costs(step, device) == before
+    assert speeds.measure_costs(step, device) == before
 
 
 def test_what_fails_is_not_tried_again(
@@ -66,7 +66,7 @@ def test_what_fails_is_not_tried_again(
     called: list[str] = []
     measurements_of(find_device()).seconds.clear()
     monkeypatch.setattr(Bench, "time", lambda _, op: called.append(op.key))
-    op_costs.measure_costs(step, find_device())
+    speeds.measure_costs(step, find_device())
     assert len(called) == len(set(called)) >= 2  # at least the products of matrices
 
 

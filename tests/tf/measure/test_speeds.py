@@ -2,7 +2,7 @@
 
 import pytest
 
-from lms.tf.measure import device_rates, devices
+from lms.tf.measure import devices, speeds
 
 pytestmark = pytest.mark.tf
 
@@ -32,6 +32,6 @@ def _found(monkeypatch: pytest.MonkeyPatch, op: float, *waits: float) -> float:
     def seconds(count: int) -> float:
         return waits[count > 1] + count * op
 
-    monkeypatch.setattr(device_rates, "_repeated", lambda *given: given[-1])
-    monkeypatch.setattr(device_rates, "seconds_of", seconds)
-    return device_rates._seconds_each(devices.find_device(), "DeepCopy", None)
+    monkeypatch.setattr(speeds, "_repeated", lambda *given: given[-1])
+    monkeypatch.setattr(speeds, "seconds_of", seconds)
+    return speeds._seconds_each(devices.find_device(), "DeepCopy", None)

@@ -5,21 +5,55 @@
 A spacer is no smaller than the chunks that are planned, and larger than all chunks for
 small tensors: else it would lie among these. So two chunks touch, or are that far
 apart.
+
+Packing is dynamic storage allocation: each chunk has bytes and a live interval, and two
+chunks that live at once must not overlap in addresses. The least height is NP-hard to
+find; it often is the most bytes that live at once. First fit places chunk after chunk,
+each at its lowest free address: large chunks first, as TFLite does. Then a squeaky
+wheel: the first chunk that ends above the room comes earlier in the next try.
+
+Sources: Pisarchyk and Lee 2020, "Efficient memory management for deep neural net
+inference", section 5 (greedy by size); Joslin and Clements 1999, "Squeaky wheel
+optimization"; the problem as in minimalloc (ASPLOS 2023).
+
+Known weakness: a packing that was not found may exist.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_left, insort
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import buffers, new_value, old_readers, peak
 from lms.ir.plan import SwapPlan
 from lms.planning.candidates import smallest_worth_moving
-from lms.planning.packing import pack
 from lms.simulation.allocator import SmallPool
 from lms.simulation.turns import find_turns, spans
 from lms.units import Bytes
 
-__all__ = ["Placed", "place", "why_unsealed", "why_variables_move"]
+__all__ = ["Packed", "Placed", "most_at_once", "pack", "place", "why_unsealed"]
+__all__ += ["why_variables_move"]
+
+
+# The first orders: by bytes x lifetime^power. More powers help less than more tries.
+_POWERS = (0.0, 0.3)
+# Powers rise by 0.1 for each further packing that is asked for.
+_FURTHER = 0.1
+# A chunk that ended too high moves to at most 0.4 of its place in the order.
+_NEAREST = 0.4
+# About 48 chunks start in a window of time: wider ones are slow to search, and more
+# windows are slow to fill.
+_STARTS = 48
+# From 4,000 chunks on, one window is the whole time, and arrays search it.
+_MANY = 4_000
+
+_Row: TypeAlias = tuple[Bytes, Bytes, int, int]  # ends of addresses, ends of time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +137,189 @@ def why_variables_move(graph: GraphView, large: Bytes) -> str | None:
         if left >= large:
             return f"op {op.name!r} gives a variable new memory"
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Addresses of chunks.
+
+    Args:
+        height: Bytes from address 0 to the highest end of a chunk.
+        offsets: Each chunk's address, in bytes, in the order of the arguments.
+    """
+
+    height: Bytes
+    offsets: tuple[Bytes, ...]
+
+
+class _Chunk(NamedTuple):
+    size: Bytes
+    start: int
+    end: int
+    home: int  # the window that holds its live interval
+    windows: Sequence[int]  # all windows that its live interval meets
+
+
+def most_at_once(
+    sizes: Sequence[Bytes], starts: Sequence[int], ends: Sequence[int]
+) -> Bytes:
+    """Return the most bytes that live at once, the lower bound of a packing's height.
+
+    Example:
+        >>> most_at_once([512, 256, 256], starts=[0, 1, 2], ends=[2, 3, 4])
+        768
+    """
+    taken, given = zip(starts, sizes, strict=True), zip(ends, sizes, strict=True)
+    changes = sorted([*taken, *((end, -size) for end, size in given)])
+    return max(accumulate(size for _, size in changes), default=0)
+
+
+def pack(  # noqa: PLR0913 - the search's knobs among them
+    sizes: Sequence[Bytes],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    room: Bytes,
+    *,
+    tries: int = 80,
+    gap: Bytes = 0,
+    again: int = 0,
+) -> Packed | None:
+    """Find an address for each chunk, within `room`.
+
+    Args:
+        sizes: Bytes of each chunk.
+        starts: When each chunk is taken.
+        ends: When each chunk is given back, after its start.
+        room: Bytes that the packing may take.
+        tries: The most orders of the chunks that are tried. More tries pack more.
+        gap: Bytes that lie between two chunks, at least, if they do not touch, or if
+            they are taken together.
+        again: A number; another one gives another packing.
+
+    Returns:
+        The first packing found within `room`; None if none is.
+
+    Example:
+        >>> pack([256, 512, 256], starts=[0, 1, 2], ends=[2, 3, 4], room=768)
+        Packed(height=768, offsets=(512, 0, 512))
+    """
+    if room < most_at_once(sizes, starts, ends):
+        return None
+    chunks, random = _in_windows(sizes, starts, ends), Random(0)
+    order = list(range(len(chunks)))
+    for tried in range(tries):
+        if tried < len(_POWERS):
+            power = _POWERS[tried] + again * _FURTHER
+            weights = [-one.size * (one.end - one.start) ** power for one in chunks]
+            order = sorted(range(len(chunks)), key=weights.__getitem__)
+        offsets, late = _first_fit(chunks, order, room, gap)
+        if late is None:
+            tops = map(sum, zip(offsets, sizes, strict=True))
+            return Packed(height=max(tops, default=0), offsets=tuple(offsets))
+        order.insert(int(late * random.uniform(0, _NEAREST)), order.pop(late))
+    return None
+
+
+def _in_windows(
+    sizes: Sequence[Bytes], starts: Sequence[int], ends: Sequence[int]
+) -> list[_Chunk]:
+    """Give each chunk the windows of time in which others can be in its way.
+
+    Times become numbers of starts. Windows overlap by half, so that one of them holds a
+    short live interval; the last window is the whole time.
+    """
+    times = sorted(set(starts))
+    count = len(sizes) if len(sizes) < _MANY else 0
+    half = max(1, len(times) * _STARTS // (2 * max(1, count)))
+    whole = -(-len(times) // half)
+    chunks: list[_Chunk] = []
+    for size, taken, given in zip(sizes, starts, ends, strict=True):
+        start, end = bisect_left(times, taken), bisect_left(times, given)
+        first, last = start // half, (end - 1) // half
+        home = first if last <= first + 1 else whole
+        meets = (*range(max(0, first - 1), last + 1), whole)
+        chunks.append(_Chunk(size, start, end, home, meets))
+    return chunks
+
+
+def _first_fit(
+    chunks: Sequence[_Chunk], order: Sequence[int], room: Bytes, gap: Bytes
+) -> tuple[list[Bytes], int | None]:
+    """Place chunks in an order, each at the lowest address that is free while it lives.
+
+    Chunks touch, or keep a gap; chunks that are taken together keep a gap.
+
+    Returns:
+        Addresses by chunk; and the place in the order at which placing stopped, since
+        that chunk would end above `room`, else None.
+    """
+    windows: list[list[_Row]]
+    windows = [[] for _ in range(1 + max((c.windows[-1] for c in chunks), default=0))]
+    table = np.empty((4, len(chunks)), np.int64)  # of many chunks: the last window
+    views = [column.data for column in table]  # move without a copy
+    offsets = [0] * len(chunks)
+    for place, i in enumerate(order):
+        chunk = chunks[i]
+        if len(chunks) < _MANY:
+            offset = _lowest(chunk, windows[chunk.home], gap)
+        else:
+            offset = _lowest_of_many(chunk, windows[-1], table[:, :place], gap)
+        if offset + chunk.size > room:
+            return offsets, place
+        offsets[i] = offset
+        row = (offset, offset + chunk.size, chunk.start, chunk.end)
+        if len(chunks) >= _MANY:
+            at = bisect_left(windows[-1], row)
+            for column, value in zip(views, row, strict=True):
+                column[at + 1 : place + 1] = column[at:place]
+                column[at] = value
+        for window in chunk.windows:
+            insort(windows[window], row)
+    return offsets, None
+
+
+def _lowest(chunk: _Chunk, rows: Sequence[_Row], gap: Bytes) -> Bytes:
+    """Return a chunk's lowest free address among placed chunks."""
+    size, start, end, *_ = chunk
+    offset, before = 0, -1
+    while offset != before:  # what a pass has moved, the next one checks
+        before, top = offset, offset + size
+        for low, high, taken, given in rows:  # by address
+            if taken < end and given > start:
+                if low >= top + gap:
+                    break
+                if high + gap <= offset:
+                    continue
+                together = taken == start
+                if not together and (low == top or high == offset):
+                    continue
+                offset = high + gap if together or high < offset else high
+                top = offset + size
+    return offset
+
+
+def _lowest_of_many(
+    chunk: _Chunk, rows: Sequence[_Row], table: npt.NDArray[np.int64], gap: Bytes
+) -> Bytes:
+    """Return the address that `_lowest` finds; `table` has a column for each row.
+
+    Arrays find the lowest address at which the chunk touches others. If that is too
+    near to any, or in its way are chunks taken together with it, `_lowest` decides.
+    """
+    live = np.flatnonzero((table[2] < chunk.end) & (table[3] > chunk.start))
+    low, high, taken, _ = table[:, live]
+    at = np.zeros(len(live) + 1, np.int64)  # behind the rows so far
+    np.maximum.accumulate(high, out=at[1:])
+    fits = low - at[:-1] >= chunk.size
+    count = int(fits.argmax()) if fits.any() else len(live)
+    found = int(at[count])
+    last = int(low.searchsorted(found + chunk.size + gap))
+    ends, at = high[:count], at[:count]
+    if (
+        (taken[:last] == chunk.start).any()
+        or (low[count:last] != found + chunk.size).any()
+        or ((ends < at) & (ends > at - gap)).any()
+        or ((ends < found) & (ends > found - gap)).any()
+    ):
+        return _lowest(chunk, [rows[i] for i in live.tolist()], gap)
+    return found

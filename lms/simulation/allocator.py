@@ -191,7 +191,7 @@ class BestFitAllocator:
 class ByteCounter:
     """Memory without fragmentation: a tensor fits wherever enough bytes are free.
 
-    Planned addresses make an arena of nearly this kind (`lms.planning.packing`).
+    Planned addresses make an arena of nearly this kind (`lms.planning.addresses`).
 
     Args:
         capacity: Bytes of the memory.

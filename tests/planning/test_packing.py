@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lms.planning import packing
-from lms.planning.packing import Packed, most_at_once, pack
+from lms.planning import addresses
+from lms.planning.addresses import Packed, most_at_once, pack
 from tests.strategies import examples
 
 # A chunk is (bytes, start, end).
@@ -160,7 +160,7 @@ def test_first_fit_places_each_chunk_where_a_plain_one_does(
     many: int, chunks: Chunks, gap: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_MANY", many)
+        patch.setattr(addresses, "_MANY", many)
         found = pack(*columns(chunks), SPACIOUS, tries=1, gap=gap)
     assert found is not None
     assert list(found.offsets) == first_fit(chunks, gap)

@@ -13,9 +13,8 @@ import matplotlib.patches as patches
 
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import peak
-from lms.ir.plan import planned_graph
+from lms.ir.plan import planned_graph, resolve
 from lms.ir.recompute import PREFIX
-from lms.ir.resolved import resolve
 from lms.machine.hardware import PRESETS, Costs, Hardware, roofline
 from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Speeds

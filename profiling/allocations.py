@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import written_over
-from lms.ir.plan import SwapPlan
-from lms.ir.resolved import resolve
+from lms.ir.plan import SwapPlan, resolve
 from lms.units import KIB, Bytes
 from profiling.spans import Span
 

@@ -23,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lms.ir.graph import GraphView
-from lms.ir.plan import Swap, SwapPlan
-from lms.ir.resolved import ResolvedPlan, resolve
+from lms.ir.plan import ResolvedPlan, Swap, SwapPlan, resolve
 from lms.planning.problem import Speeds
 from lms.planning.tuning import TUNING
 from lms.units import Bytes

@@ -37,8 +37,7 @@ from itertools import count
 from lms.errors import PlanError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import written_over
-from lms.ir.plan import SwapPlan
-from lms.ir.resolved import ResolvedSwap, ResolvedSwapIn, resolve
+from lms.ir.plan import ResolvedSwap, ResolvedSwapIn, SwapPlan, resolve
 from lms.machine.hardware import Costs, Hardware
 from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
 from lms.units import Bytes, Seconds

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from lms.ir.graph import GraphView, Op, per_graph
 from lms.ir.liveness import Residency, bytes_in_use, new_value, written_over
-from lms.ir.plan import SwapPlan
-from lms.ir.resolved import resolve
+from lms.ir.plan import SwapPlan, resolve
 from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool, rounded_up
 
 __all__ = ["Event", "MemoryTimeline", "Region", "allocator_curve", "allocator_peak"]

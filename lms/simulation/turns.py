@@ -15,8 +15,7 @@ from itertools import count, islice
 from typing import NamedTuple
 
 from lms.ir.graph import GraphView, Op, per_graph
-from lms.ir.plan import SwapPlan
-from lms.ir.resolved import resolve
+from lms.ir.plan import SwapPlan, resolve
 from lms.simulation.allocator import rounded_up
 from lms.simulation.memory import find_requests
 from lms.units import Bytes

@@ -53,9 +53,8 @@ import tensorflow as tf
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import old_readers
-from lms.ir.plan import SwapPlan
+from lms.ir.plan import ResolvedSwap, ResolvedSwapIn, SwapPlan, resolve
 from lms.ir.recompute import original_name
-from lms.ir.resolved import ResolvedSwap, ResolvedSwapIn, resolve
 from lms.planning.problem import UNLIMITED
 from lms.planning.spacers import Spacer
 from lms.simulation.allocator import SmallPool

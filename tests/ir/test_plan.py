@@ -7,8 +7,7 @@ import pytest
 
 from lms.errors import PlanError
 from lms.ir.graph import GraphView
-from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
-from lms.ir.resolved import resolve
+from lms.ir.plan import Swap, SwapIn, SwapPlan, resolve, validate_plan
 from tests.graphs import (
     LOOP,
     RESHAPE,

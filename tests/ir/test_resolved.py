@@ -8,8 +8,7 @@ import pytest
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import Buffer
-from lms.ir.plan import SwapPlan
-from lms.ir.resolved import Residency, ResolvedSwap, resolve
+from lms.ir.plan import Residency, ResolvedSwap, SwapPlan, resolve
 from tests.graphs import (
     FORK,
     RESHAPE,

@@ -19,7 +19,7 @@ from typing import Any
 from rich.progress import Progress
 
 from lms.errors import LMSError
-from lms.units import GIB, KIB, MIB, Bytes, Seconds, parse_size
+from lms.units import GIB, KIB, MIB, Bytes, Seconds, format_bytes, parse_size
 from profiling.link_fit import fit_link
 from profiling.links import DIRECTIONS, Timer, describe_link, open_link, room_for_copies
 from profiling.record import write_result
@@ -27,6 +27,8 @@ from profiling.record import write_result
 __all__ = ["main", "sizes_between", "summary"]
 
 _LEAST, _MOST = 5, 50  # least and most copies of one size
+
+_USUAL = 10e9  # bytes per second of the link in the announcement
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             about = describe_link()
             settings = _settings(options, about)
+            print(_announced(about, settings), flush=True)
             rows = _measure_sizes(about, settings, bars)
         except (LMSError, ValueError) as error:
             print(f"link_bandwidth: {error}", file=sys.stderr)
@@ -56,6 +59,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     print(f"written: {options.output}")
     return code
+
+
+def _announced(about: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """Say what is measured, and how long that takes on a usual link."""
+    sizes = sizes_between(settings["smallest"], settings["largest"])
+    ways = len(about["memories"]) * len(DIRECTIONS)
+    enough = settings["seconds_per_point"]
+    each = (max(enough, (_LEAST + 1) * size / _USUAL) for size in sizes)
+    memories, seconds = " and ".join(about["memories"]), ways * sum(each)
+    return (
+        f"link_bandwidth: copies of {len(sizes)} sizes to {format_bytes(sizes[-1])}, "
+        f"{', '.join(DIRECTIONS)}, from {memories} memory: about {seconds:.0f} s "
+        f"at {_USUAL / 1e9:.0f} GB/s, longer on a slower link."
+    )
 
 
 def _settings(options: argparse.Namespace, about: Mapping[str, Any]) -> dict[str, Any]:

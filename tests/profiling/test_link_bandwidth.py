@@ -28,6 +28,14 @@ def test_no_copy_is_faster_than_the_link(tmp_path: Path) -> None:
     assert result["stated"] == {"link": "PCIe 1 x16", "bandwidth": 4e9}
 
 
+def test_what_is_measured_and_for_how_long_is_said_first() -> None:
+    about = {"memories": ["pinned", "pageable"]}
+    settings = {"smallest": 4096, "largest": 16384, "seconds_per_point": 0.5}
+    said = link_bandwidth._announced(about, settings)
+    assert "3 sizes to 16.00 KiB, h2d, d2h, both, from pinned and pageable" in said
+    assert "about 9 s at 10 GB/s" in said
+
+
 @pytest.mark.parametrize("command", [link_bandwidth, overhead, utilisation])
 def test_without_a_driver_the_exit_code_and_the_words_say_so(
     command: Any,

@@ -12,6 +12,7 @@ slightly fewer bytes is taken too.
 
 import logging
 import math
+import re
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from lms.simulation.memory import allocator_peak
 from lms.storage.cache import cache_folder, digest, read_entry, sources, write_entry
 from lms.units import Bytes, format_bytes
 
-__all__ = ["choose_plan", "choose_plan_once", "fits", "fitted_plan"]
+__all__ = ["choose_plan", "choose_plan_once", "enough_for", "fits", "fitted_plan"]
 __all__ += ["plain_plan", "plan_at_length", "workload_of"]
 
 _LOG = logging.getLogger("lms")
@@ -43,6 +44,9 @@ _KIND = "plans"
 
 # A cached plan is taken if it was made for at least 95 % of the step's bytes.
 _ROOM_PERCENT = 95
+
+# Parts of names that rewrites append to the name of a layer's op.
+_PART = re.compile(r"(/lms_\w+)+$")
 
 _STEPS = 512  # a stored plan's least budget is found to 1/512 of its peak
 
@@ -146,10 +150,10 @@ def _unordered(graph: GraphView) -> Bytes:
 
 def fits(plain: FittedPlan, budget: MemoryBudget) -> bool:
     """Tell whether a step needs no plan, in any order of ops."""
-    return _needed(plain) <= budget.step
+    return enough_for(plain) <= budget.step
 
 
-def _needed(plain: FittedPlan) -> Bytes:
+def enough_for(plain: FittedPlan) -> Bytes:
     """Return the bytes that suffice without a plan, in any order of ops."""
     return math.ceil(plain.peak * TUNING.unordered_factor) + plain.beside
 
@@ -159,9 +163,10 @@ def _restate(error: BudgetError, plain: FittedPlan, budget: MemoryBudget) -> Non
 
     The budget in the message never exceeds the step's need without a plan.
     """
-    enough = _needed(plain)
+    enough = enough_for(plain)
     is_device = budget.limit is not None and budget.is_whole_device
-    cause = f"for op {error.op_name!r}" if error.op_name else "for IBM's rule"
+    name = _PART.sub("", error.op_name or "")
+    cause = f"for op {name!r}" if name else "for IBM's rule"
     instead = "Use" if error.op_name else "Leave `thresholds` out, or use"
 
     def needed(least: Bytes) -> Bytes:

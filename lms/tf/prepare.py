@@ -9,7 +9,6 @@ other stages are repeated with a smaller budget.
 """
 
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -76,9 +75,6 @@ from lms.units import Seconds, format_bytes
 __all__ = ["Captured", "capture", "prepare"]
 
 _LOG = logging.getLogger("lms")
-
-# Parts of names that rewrites append to the name of a layer's op.
-_PART = re.compile(r"(/lms_\w+)+(?=')")
 
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
@@ -263,7 +259,7 @@ class Captured:
             error = UnsupportedError(said)
         if is_refusal:
             said = advice(error, self.kind, self.step, self.settings, self.budget)
-            error.args = (f"{_PART.sub('', str(error))}{said}",)
+            error.args = (f"{error}{said}",)
         return error
 
     def above_floor(self) -> "Captured":

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         $ python -m lms emulate --memory 96MiB -- python train.py
     """
     parser = argparse.ArgumentParser(prog="python -m lms", description=__doc__)
-    parser.add_argument("--version", action="version", version=f"lms {__version__}")
+    parser.add_argument("--version", action="version", version=f"tflms {__version__}")
     subcommands = parser.add_subparsers(title="subcommands", required=True)
     for add in (add_emulate, _add_launch, _add_plan, _add_doctor):
         add(subcommands)
@@ -163,6 +163,9 @@ def _add_doctor(subcommands: Any) -> None:
         epilog="Exit codes: 0 without a problem, 1 with one.",
     )
     doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.add_argument(
+        "--require-gpu", action="store_true", help="a missing GPU is a problem"
+    )
     doctor.set_defaults(run=_doctor, parser=doctor)
 
 
@@ -202,7 +205,7 @@ def _doctor(options: argparse.Namespace) -> int:
     os.environ.setdefault(*_QUIET)
     from lms.commands.doctor import doctor
 
-    return doctor(as_json=options.json)
+    return doctor(as_json=options.json, needs_gpu=options.require_gpu)
 
 
 if __name__ == "__main__":

@@ -117,3 +117,9 @@ def test_a_card_within_a_card_is_refused() -> None:
     assert ended.returncode == 2
     assert "a card must not be emulated within a program that has one" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("tflms ")

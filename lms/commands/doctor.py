@@ -69,12 +69,18 @@ class Finding:
     advice: str = ""
 
 
-def judge(facts: Facts) -> tuple[Finding, ...]:
-    """Return all findings, topic by topic."""
+def judge(facts: Facts, *, needs_gpu: bool = False) -> tuple[Finding, ...]:
+    """Return all findings, topic by topic; `needs_gpu` as in `doctor`."""
     rules = (_versions, _tensorflow, _cuda, _device, _others, _pinned, _xla, _allocator)
     found = (each for rule in rules for each in rule(facts))
+    worse = {("device", Verdict.NOTE): Verdict.PROBLEM} if needs_gpu else {}
     return tuple(
-        Finding(topic=topic, verdict=verdict, text=text, advice=advice)
+        Finding(
+            topic=topic,
+            verdict=worse.get((topic, verdict), verdict),
+            text=text,
+            advice=advice,
+        )
         for verdict, topic, text, advice in found
     )
 
@@ -233,14 +239,18 @@ def _dotted(numbers: tuple[int, ...]) -> str:
 _STYLE = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.PROBLEM: "bold red"}
 
 
-def doctor(*, as_json: bool) -> int:
+def doctor(*, as_json: bool, needs_gpu: bool = False) -> int:
     """Print findings, or facts and findings as JSON.
+
+    Args:
+        as_json: Whether to print JSON.
+        needs_gpu: Whether a GPU that TensorFlow lacks or has no code for is a problem.
 
     Returns:
         The exit code: 1 if there is a problem.
     """
     facts = gather()
-    findings = judge(facts)
+    findings = judge(facts, needs_gpu=needs_gpu)
     if as_json:
         shown = {"findings": [asdict(f) for f in findings], "facts": asdict(facts)}
         print(json.dumps(shown, indent=1))

@@ -118,3 +118,19 @@ def test_what_is_right_is_said_too(facts: Facts, topic: str, words: str) -> None
     (found,) = (f for f in judge(facts) if f.topic == topic)
     assert (found.verdict, found.advice) == (Verdict.OK, "")
     assert words in found.text
+
+
+@pytest.mark.parametrize(
+    ("facts", "verdict"),
+    [
+        (SERVER, Verdict.OK),
+        (LAPTOP, Verdict.PROBLEM),
+        (changed(gpus=0, CUDA_VISIBLE_DEVICES="-1"), Verdict.PROBLEM),
+        (changed(capability=(12, 0)), Verdict.PROBLEM),
+    ],
+)
+def test_a_missing_gpu_is_a_problem_where_one_is_required(
+    facts: Facts, verdict: Verdict
+) -> None:
+    (found,) = (f for f in judge(facts, needs_gpu=True) if f.topic == "device")
+    assert found.verdict is verdict

@@ -7,6 +7,7 @@ It ends after a number of tries, not of seconds, so a step always gets the same 
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -482,31 +483,39 @@ class _Least:
         while self._low < self._high:
             last = min(self._high, len(self._rooms) - 1)
             yield min(self._rooms[self._low], self._most), self._rooms[last]
-            self._try()
+            self._halve()
         least = self._rooms[self._low] if self.exists() else self._most
         yield least, least
 
     def exists(self) -> bool:
         """Tell whether there is a plan in any room."""
         while self._found is None and self._low < self._high:
-            self._try()
+            self._halve()
         return self._found is not None
 
     def obeys(self, rule: Callable[[Bytes], bool]) -> bool:
-        """Tell whether the least bytes obey a rule that only more bytes break."""
+        """Tell whether the least bytes obey a rule that only more bytes break.
+
+        The most bytes that obey are tried first: that alone decides.
+        """
+        broken = bisect_left(self._rooms, x=True, key=lambda room: not rule(room))
+        if self._low < broken <= self._high:
+            self._try(broken - 1)
         decided = ((a, b) for a, b in self.bounds() if rule(b) or not rule(a))
         return rule(next(decided)[0])
 
     def plan(self) -> FittedPlan | None:
         """Return the plan of the least bytes, without seconds; None without one."""
         while self._low < self._high:
-            self._try()
+            self._halve()
         return self._found and replace(self._found, seconds=None)
 
+    def _halve(self) -> None:
+        self._try((self._low + self._high) // 2)
+
     @collector_paused()
-    def _try(self) -> None:
-        """Plan into the room halfway between the bounds."""
-        place = (self._low + self._high) // 2
+    def _try(self, place: int) -> None:
+        """Plan into a room between the bounds."""
         room = self._rooms[place]
         asked = replace(self._request, budget=room)
         if not asked.sealed:

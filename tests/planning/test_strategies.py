@@ -149,3 +149,22 @@ def test_a_last_chunk_of_an_odd_size_is_no_hole_for_what_is_rounded_up() -> None
     graph = graph_of(op("a"), Op(name="b", type="B", inputs=("a:0",), scratch=size))
     costs = Costs(seconds={}, source="drawn")
     assert best_plan([graph], asked_for(size, costs)) is None
+
+
+def test_one_try_tells_whether_the_least_budget_is_below_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, tries = request(cheap=1e-6, sealed=True, large=MIB), list[int]()
+    first_sure = strategies._first_sure
+
+    def noted(orders: Any, request: PlanRequest) -> FittedPlan | None:
+        tries.append(request.budget)
+        return first_sure(orders, request)
+
+    monkeypatch.setattr(strategies, "_first_sure", noted)
+    *_, (least, _) = strategies._Least([GRAPH], asked).bounds()
+    assert len(tries) > 3
+    for limit in (least - MIB // 2, least - 1, least, least + 1, 2 * peak(GRAPH)):
+        tries.clear()
+        found = strategies._Least([GRAPH], asked).obeys(lambda n, most=limit: n <= most)
+        assert (found, len(tries) <= 1) == (least <= limit, True)

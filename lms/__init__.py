@@ -25,6 +25,7 @@ from lms.errors import (
 )
 
 if TYPE_CHECKING:
+    from lms.commands.largest import largest
     from lms.emulation import emulate
     from lms.fit.callback import LMSCallback, large_model
     from lms.fit.fitted import fit_in_memory, on_host
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
 __all__ += ["BudgetError", "ChangedTensorError", "HostMemoryError", "LMSError"]
 __all__ += ["OutOfMemoryError", "PlanError", "UnsupportedError", "WorkersError"]
-__all__ += ["cut", "fit_in_memory", "join", "large_model", "on_host", "pipeline_step"]
+__all__ += ["cut", "fit_in_memory", "join", "large_model", "largest", "on_host"]
+__all__ += ["pipeline_step"]
 
 _HOMES = {
     "DataParallel": "lms.workers.data_parallel",
@@ -50,6 +52,7 @@ _HOMES = {
     "fit_in_memory": "lms.fit.fitted",
     "join": "lms.workers.joining",
     "large_model": "lms.fit.callback",
+    "largest": "lms.commands.largest",
     "on_host": "lms.fit.fitted",
     "pipeline_step": "lms.workers.pipeline",
 }

@@ -7,7 +7,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -94,7 +93,7 @@ def _add_plan(subcommands: Any) -> None:
         help="predict whether a model fits, and how fast it trains",
         usage="python -m lms plan [-h] FILE.py:function [--budget SIZE] "
         "[--hardware NAME] [--link NAME] [--planner NAME] [--recompute HOW] "
-        "[--json FILE] [--figure FILE] [--output FILE]",
+        "[--largest] [--multiple N] [--json FILE] [--figure FILE] [--output FILE]",
         description="Plan a model's training step. Nothing is trained.",
         epilog="Exit codes: 0 when a plan exists, 3 when no plan fits, 2 for a mistake "
         "in the arguments or the file.",
@@ -114,17 +113,30 @@ def _add_plan(subcommands: Any) -> None:
     )
     plan.add_argument(
         "--hardware",
-        type=argument_type(lambda text: find_hardware(text) and text),
+        type=argument_type(_checked_card),
         metavar="NAME",
         help="plan for another device, by a roofline; by default the present (or "
-        f"emulated) device is measured. One of {', '.join(PRESETS)}, or any other by "
-        "its numbers: 12GiB,12.7TF,360GB/s,pcie4",
+        f"emulated) device is measured. One of {', '.join(PRESETS)}; `all` of them; "
+        "or any other by its numbers: 12GiB,12.7TF,360GB/s,pcie4",
     )
     plan.add_argument(
         "--link",
-        type=argument_type(lambda text: find_hardware(text) and text),
+        type=argument_type(_checked_card),
         metavar="NAME",
         help="plan with the link of this hardware",
+    )
+    plan.add_argument(
+        "--largest",
+        action="store_true",
+        help="find the largest sizes that train: the function takes one number, such "
+        "as a batch's examples or a volume's edge",
+    )
+    plan.add_argument(
+        "--multiple",
+        type=argument_type(_multiple),
+        default=1,
+        metavar="N",
+        help="with --largest, try multiples of N only",
     )
     plan.add_argument(
         "--planner",
@@ -169,6 +181,18 @@ def _add_doctor(subcommands: Any) -> None:
     doctor.set_defaults(run=_doctor, parser=doctor)
 
 
+def _checked_card(text: str) -> str:
+    if text != "all":
+        find_hardware(text)
+    return text
+
+
+def _multiple(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError(f"must be a whole number above 0, got {text!r}. Write 16.")
+    return int(text)
+
+
 def _launch(options: argparse.Namespace) -> int:
     from lms.workers.launching import launch
 
@@ -196,9 +220,9 @@ def _launch(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     os.environ.setdefault(*_QUIET)
-    from lms.commands.plan import Request, plan
+    from lms.commands.plan import plan
 
-    return plan(Request(**{f.name: getattr(options, f.name) for f in fields(Request)}))
+    return plan(options)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from lms.errors import UnsupportedError
+from lms.errors import BudgetError, LMSError, UnsupportedError
 from lms.machine.hardware import Hardware, roofline
 from lms.planning import select
 from lms.planning.problem import MemoryBudget, Speeds, budget_in
@@ -25,16 +25,23 @@ from lms.planning.settings import Settings
 from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline
 from lms.tf.attempts import NOTHING, Outcome, Rewrites, first_plan, refusal
-from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
+from lms.tf.capture.keras_step import (
+    batch_specs,
+    check_model,
+    iterator_of,
+    step_of,
+    step_of_data,
+)
 from lms.tf.capture.tracing import TracedFunction, input_specs, read_signature, trace
 from lms.tf.lowering import refuse_guesses
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.workload import over_time, report_of, unplanned_timeline
 from lms.tf.passes.host_variables import HostVariables, size_of
 from lms.tf.prepare import Captured, capture, specialised
-from lms.units import Bytes, Seconds
+from lms.units import Bytes, Seconds, format_bytes
 
-__all__ = ["Forecast", "captured_for", "forecast", "training_of"]
+__all__ = ["Forecast", "captured_for", "described"]
+__all__ += ["forecast", "on_card", "training_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +65,7 @@ class Forecast:
 
 def training_of(
     model: Any,
-    specs: Sequence[Any],
+    batch: Sequence[Any],
     settings: Settings | None = None,
     *,
     hardware: Hardware | None = None,
@@ -68,7 +75,7 @@ def training_of(
 
     Args:
         model: A compiled model.
-        specs: The batch, as `batch_specs` returns it.
+        batch: Specs or arrays of one step.
         settings: The user's knobs; the budget is at most the hardware's memory less a
             margin.
         hardware: The device; None measures the present one.
@@ -76,13 +83,29 @@ def training_of(
 
     Raises:
         UnsupportedError: If a shape is not known, or there is no device to measure.
+        ValueError: If the model's own code does not accept the batch.
     """
+    check_model(model)
+    specs = batch_specs(batch)  # arrays would take device memory
+    try:
+        traced = _traced(model, specs)
+        settings = settings or Settings()
+        return captured_for(traced, settings, hardware=hardware, link=link)
+    except LMSError:
+        raise
+    except Exception as error:  # of the model's own code, anything at all
+        words = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise ValueError(
+            f"the model must accept its batch, got {type(error).__name__}: "
+            f"{words.strip()} Call `model.train_on_batch` with the batch in Python."
+        ) from error
+
+
+def _traced(model: Any, specs: Sequence[Any]) -> TracedFunction:
     if any(part is None for part in specs):  # no data set has None in an element
         step, batch = step_of_data(model, "train"), [tuple(specs)]
-        traced = trace(step, read_signature(batch))
-    else:
-        traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
-    return captured_for(traced, settings or Settings(), hardware=hardware, link=link)
+        return trace(step, read_signature(batch))
+    return trace(step_of(model, "train"), (), iterator=iterator_of(specs))
 
 
 def captured_for(
@@ -101,18 +124,28 @@ def captured_for(
         found = _here(traced, settings, rewrites)
     else:
         found = _elsewhere(traced, settings, rewrites, hardware)
-    speeds, persistent = found.workload.speeds(), found.budget.persistent
+    return on_card(found, hardware, link)
+
+
+def on_card(
+    captured: Captured, hardware: Hardware | None, link: Hardware | None = None
+) -> Captured:
+    """Return a captured step as other hardware runs it, or with another link."""
+    if hardware is None:
+        speeds = captured.workload.speeds()
+    else:
+        costs = roofline(captured.workload.graph, hardware)
+        speeds = Speeds(costs=costs, hardware=hardware)
     if link is not None:
         there = speeds.hardware
         there = replace(there, h2d=link.h2d, d2h=link.d2h, latency=link.latency)
         speeds = replace(speeds, hardware=there)
+    persistent, asked = captured.budget.persistent, captured.settings.budget
     return replace(
-        found,
-        workload=replace(found.workload, speeds=lambda: speeds),
-        budget=budget_in(
-            speeds.hardware.memory, asked=settings.budget, persistent=persistent
-        ),
-        again=partial(captured_for, traced, hardware=hardware, link=link),
+        captured,
+        workload=replace(captured.workload, speeds=lambda: speeds),
+        budget=budget_in(speeds.hardware.memory, asked=asked, persistent=persistent),
+        again=partial(captured_for, captured.traced, hardware=hardware, link=link),
         is_here=hardware is None and link is None,
     )
 
@@ -169,6 +202,7 @@ def forecast(captured: Captured, seconds: Seconds = 0.0) -> Forecast:
         raise refusal(tried) or AssertionError
     seconds, planned = seconds + time.perf_counter() - started, found.planned
     report = report_of("train", found.step.step, planned, found.seconds)
+    _check_room(report)
     unplanned, moved = unplanned_timeline(planned.workload), found.attempt.rewrites
     timeline = planned.timeline or unplanned
     return Forecast(
@@ -180,3 +214,22 @@ def forecast(captured: Captured, seconds: Seconds = 0.0) -> Forecast:
         unplanned=unplanned,
         on_host=sum(o.size for o in moved.lists) + sum(map(size_of, moved.handles)),
     )
+
+
+def _check_room(report: StepReport) -> None:
+    """Refuse a plan above the budget, which the threshold rule may make."""
+    budget, peak = report.budget_bytes or 0, report.predicted_peak_bytes
+    if peak > budget + report.margin_bytes:
+        raise BudgetError(
+            f"`budget` must be at least {format_bytes(peak, at_least=True)} for this "
+            f"plan, got {format_bytes(budget)}. Use a larger budget, or the budget "
+            "planner."
+        )
+
+
+def described(speeds: Speeds) -> str:
+    """Name the device and the source of its numbers, in one line."""
+    hardware = speeds.hardware
+    if speeds.costs.source == "measured":
+        return f"{hardware.name}, {format_bytes(hardware.memory)}: measured here"
+    return f"{hardware.name}: a roofline of stated rates, not measured"

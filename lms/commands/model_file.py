@@ -14,10 +14,11 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Subject", "find_file", "read_subject"]
+__all__ = ["Subject", "find_file", "read_function", "read_subject", "subject_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +54,23 @@ def find_file(name: str) -> tuple[Path, str]:
 
 
 def read_subject(name: str) -> Subject:
-    """Load the file and call the function.
-
-    The file can import from its own folder, as if the file were run.
+    """Load the file, call the function, and return what it made.
 
     Raises:
         ValueError: If there is no such file or function, or if the function fails or
             returns something else.
+    """
+    return subject_of(name, read_function(name)())
+
+
+def read_function(name: str, *example: int) -> Callable[..., Any]:
+    """Load the file and return the function, whose errors are one line each.
+
+    The file can import from its own folder, as if the file were run.
+
+    Raises:
+        ValueError: If there is no such file or function, or if the function does not
+            take arguments such as `example`.
     """
     path, function = find_file(name)
     module = _guarded(name, path, lambda: _load(path))
@@ -67,7 +78,25 @@ def read_subject(name: str) -> Subject:
     if not callable(made):
         got = f"a file without a function `{function}`"
         raise ValueError(_rule(name, got))  # noqa: TRY004 - what was written
-    found = _guarded(name, path, made)
+    taken = ", ".join(signature(made).parameters)
+    try:
+        signature(made).bind(*example)
+    except TypeError as error:
+        rule = "one number with --largest" if example else "no argument"
+        raise ValueError(
+            f"`{name}` must take {rule}, got {function}({taken}). Write "
+            f"def {function}({'batch' if example else ''}), or "
+            f"{'leave --largest out' if example else 'add --largest'}."
+        ) from error
+    return lambda *numbers: _guarded(name, path, lambda: made(*numbers))
+
+
+def subject_of(name: str, found: Any) -> Subject:
+    """Check what a function made.
+
+    Raises:
+        ValueError: If it is not a compiled model and a batch.
+    """
     if not isinstance(found, tuple) or len(found) != 2:
         raise ValueError(_rule(name, f"{type(found).__name__} from the function"))
     model, batch = found
@@ -108,9 +137,9 @@ def _guarded(name: str, path: Path, run: Callable[[], Any]) -> Any:
 
 
 def _rule(name: str, got: str) -> str:
+    rule = "be FILE.py:function, whose function returns" if ":" in name else "return"
     return (
-        f"`{name}` must be FILE.py:function, whose function returns a compiled Keras "
-        f"model and a batch such as (x, y), got {got}. Write "
-        "one: def mine(): return model, (tf.TensorSpec([8, 224, 224, 3]), "
-        "tf.TensorSpec([8]))."
+        f"`{name}` must {rule} a compiled Keras model and a batch such as (x, y), got "
+        f"{got}. Write one: def mine(): return model, (tf.TensorSpec([8, 224, 224, "
+        "3]), tf.TensorSpec([8]))."
     )

@@ -5,30 +5,40 @@ Prints the callback's report (`lms.report.step`) and the largest swapped tensors
 
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from argparse import Namespace
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from lms.commands.forecast import Forecast, forecast, training_of
-from lms.commands.model_file import Subject, read_subject
-from lms.errors import BudgetError, LMSError
+from lms.commands.forecast import (
+    Forecast,
+    described,
+    forecast,
+    on_card,
+    training_of,
+)
+from lms.commands.largest import largest
+from lms.commands.model_file import Subject, read_function, read_subject
+from lms.errors import BudgetError, HostMemoryError
 from lms.ir.graph import op_of
 from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
-from lms.machine.hardware import find_hardware
-from lms.planning.problem import Speeds
+from lms.machine.hardware import PRESETS, Hardware, find_hardware
 from lms.planning.settings import RECOMPUTE_WORDS, Settings, read_settings
-from lms.report.step import headline, table
+from lms.report.progress import displayed, track
+from lms.report.step import brief, headline, table
 from lms.simulation.timeline import Lane
 from lms.storage.files import write_text
-from lms.tf.capture.keras_step import batch_specs, check_model
-from lms.tf.prepare import Captured
 from lms.units import Seconds, format_bytes, format_seconds
 
-__all__ = ["NO_PLAN", "Request", "plan"]
+__all__ = ["ALL", "NO_PLAN", "plan"]
+
+# The name that stands for all cards.
+ALL = "all"
 
 # Exit code where no plan fits.
 NO_PLAN = 3
@@ -37,23 +47,10 @@ NO_PLAN = 3
 _SHOWN = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """Options of `python -m lms plan`, as its help describes them."""
-
-    subject: str
-    budget: int | None = None
-    hardware: str | None = None
-    link: str | None = None
-    planner: str = "budget"
-    recompute: str = "auto"
-    json: Path | None = None
-    figure: Path | None = None
-    output: Path | None = None
-
-
-def plan(request: Request) -> int:
+def plan(request: Namespace) -> int:
     """Plan the step, print the report, write the requested files.
+
+    `request` has the options of `python -m lms plan`, as its help describes them.
 
     Returns:
         The exit code: 0 where a plan exists, else `NO_PLAN`.
@@ -68,17 +65,21 @@ def plan(request: Request) -> int:
         recompute=RECOMPUTE_WORDS[request.recompute],
         replan=False,
     )
-    subject = read_subject(request.subject)
-    check_model(subject.model)
-    # Arrays would take device memory.
-    subject = replace(subject, batch=batch_specs(subject.batch))
-    console, started = _console(), time.perf_counter()
-    about: dict[str, Any] = {"subject": request.subject}
+    if request.largest:
+        return _largest_sizes(request)
+    link = _found(request.link)
+    started, subject = time.perf_counter(), read_subject(request.subject)
+    if request.hardware == ALL:
+        return _every_card(request, subject, settings, link)
+    console, about = _console(), {"subject": request.subject}
     try:
-        captured = _captured(request, subject, settings)
-        about["device"] = _device(captured.workload.speeds())
-        found = forecast(captured, time.perf_counter() - started)
-        _check_room(found)
+        with _progress():
+            hardware = _found(request.hardware)
+            captured = training_of(
+                subject.model, subject.batch, settings, hardware=hardware, link=link
+            )
+            about["device"] = described(captured.workload.speeds())
+            found = forecast(captured, time.perf_counter() - started)
     except BudgetError as error:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
         _write(request.json, about | _refusal(error))
@@ -93,6 +94,67 @@ def plan(request: Request) -> int:
     return 0
 
 
+def _found(text: str | None) -> Hardware | None:
+    return None if text is None else find_hardware(text)
+
+
+def _progress(*, always: bool = False) -> AbstractContextManager[None]:
+    """Show progress on standard error, if that is a terminal or `always`."""
+    console = Console(stderr=True)
+    return displayed(console) if always or console.is_terminal else nullcontext()
+
+
+def _largest_sizes(request: Namespace) -> int:
+    others = {"link": None, "planner": "budget", "recompute": "auto"}
+    if any(getattr(request, name) != usual for name, usual in others.items()):
+        raise ValueError(
+            "`--largest` must be given without --link, --planner and --recompute. "
+            "Leave them out."
+        )
+    with _progress(always=True):
+        found = largest(
+            read_function(request.subject, 1),
+            hardware=request.hardware,
+            budget=request.budget,
+            multiple=request.multiple,
+        )
+    print(found)
+    rows = [
+        {"question": row.question, "size": row.size, "next": row.above, "why": row.why}
+        | (row.report.numbers() if row.report else {})
+        for row in found.rows
+    ]
+    _write(request.json, {"device": found.device, "sizes": rows})
+    return 0 if found.rows[-1].size else NO_PLAN
+
+
+def _every_card(
+    request: Namespace, subject: Subject, settings: Settings, link: Hardware | None
+) -> int:
+    """Print what each known card makes of the step, with a plan where it needs one."""
+    lines, rows = list[Any](), list[dict[str, Any]]()
+    with _progress():
+        t4 = PRESETS["t4"]  # the others get the same step
+        captured = training_of(subject.model, subject.batch, settings, hardware=t4)
+        for name in track("planning for cards", list(PRESETS)):
+            card = on_card(captured, PRESETS[name], link)
+            report = None
+            with suppress(BudgetError, HostMemoryError):
+                report = forecast(card.above_floor()).report
+            fits, support = "no", PRESETS[name].support
+            if report is not None:
+                fits = "as it is" if report.fits_unplanned else "with the callback"
+            lines.append((name, fits, report, 1, support and "kernels to compile"))
+            numbers = {} if report is None else report.numbers()
+            rows.append({"hardware": name, "fits": fits, "support": support} | numbers)
+    title = f"{request.subject} on known cards, by rooflines of stated rates"
+    print(brief(title, ("card", "fits"), lines, "TensorFlow"))
+    for words in sorted({card.support for card in PRESETS.values()} - {""}):
+        print(f"Kernels to compile: {words}.")
+    _write(request.json, {"subject": request.subject, "cards": rows})
+    return 0 if any(row["fits"] != "no" for row in rows) else NO_PLAN
+
+
 def _console() -> Console:
     """Make a console as wide as the terminal, else 100 columns: names are long."""
     console = Console(soft_wrap=True, highlight=False)
@@ -101,7 +163,18 @@ def _console() -> Console:
     return console
 
 
-def _check_files(request: Request) -> None:
+def _check_files(request: Namespace) -> None:
+    many = "--largest" if request.largest else ""
+    many = many or ("--hardware all" if request.hardware == ALL else "")
+    if many and (request.figure or request.output):
+        raise ValueError(
+            f"`{many}` must be given without --figure and --output, which show one "
+            "plan. Name one size and one card for them."
+        )
+    if request.largest and request.hardware == ALL:
+        raise ValueError(
+            "`--largest` must be given with one card, got --hardware all. Name one."
+        )
     for path in filter(None, (request.json, request.figure, request.output)):
         if path.is_dir():
             raise ValueError(
@@ -119,43 +192,6 @@ def _check_files(request: Request) -> None:
             "Figures are drawn as PNG."
         )
     import lms.report.lanes_figure  # noqa: F401 - needs an extra
-
-
-def _captured(request: Request, subject: Subject, settings: Settings) -> Captured:
-    """The step; what the model's own code raises, anything at all, in our words."""
-    named = {"hardware": request.hardware, "link": request.link}
-    chosen = {key: find_hardware(name) for key, name in named.items() if name}
-    try:
-        return training_of(subject.model, subject.batch, settings, **chosen)
-    except LMSError:
-        raise
-    except Exception as error:
-        words = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise ValueError(
-            f"the model of `{subject.name}` must accept its batch, got "
-            f"{type(error).__name__}: {words.strip()} Call `model.train_on_batch` with "
-            "the batch in Python."
-        ) from error
-
-
-def _check_room(found: Forecast) -> None:
-    """Refuse a plan above the budget, which the threshold rule may make."""
-    report = found.report
-    budget, peak = report.budget_bytes or 0, report.predicted_peak_bytes
-    if peak > budget + report.margin_bytes:
-        raise BudgetError(
-            f"`budget` must be at least {format_bytes(peak, at_least=True)} for this "
-            f"plan, got {format_bytes(budget)}. Use a larger budget, or the budget "
-            "planner."
-        )
-
-
-def _device(speeds: Speeds) -> str:
-    """Name the device and the source of its numbers, in one line."""
-    hardware = speeds.hardware
-    if speeds.costs.source == "measured":
-        return f"{hardware.name}, {format_bytes(hardware.memory)}: measured here"
-    return f"{hardware.name}: a roofline of stated rates, not measured"
 
 
 def _moved(found: Forecast) -> list[dict[str, Any]]:
@@ -185,7 +221,7 @@ def _moved(found: Forecast) -> list[dict[str, Any]]:
 
 def _show(found: Forecast, moved: list[dict[str, Any]], console: Console) -> None:
     console.print(headline(found.report), markup=False)
-    console.print(f"For {_device(found.speeds)}.")
+    console.print(f"For {described(found.speeds)}.")
     if found.speeds.hardware.support:
         console.print(f"{found.speeds.hardware.support}.")
     if found.speeds.costs.source != "measured":
@@ -251,5 +287,5 @@ def _draw(found: Forecast, path: Path, subject: str) -> None:
         [("nothing swapped", found.unplanned), ("planned", found.timeline)],
         path,
         title=f"One training step of {subject}, predicted",
-        note=_device(found.speeds),
+        note=described(found.speeds),
     )

@@ -29,7 +29,7 @@ from lms.simulation.timeline import Timeline
 from lms.storage.files import write_text
 from lms.units import MIB, Seconds, format_bytes, format_seconds
 
-__all__ = ["StepReport", "StepTimeline", "headline", "save_record", "table"]
+__all__ = ["StepReport", "StepTimeline", "brief", "headline", "save_record", "table"]
 
 # Packages on which a step's numbers depend.
 _PACKAGES = ("tflms", "tensorflow", "keras", "numpy")
@@ -258,14 +258,48 @@ def table(reports: Sequence[StepReport]) -> str:
         cells = [text_of(report) for report in reports]
         if any(cells):
             shown.add_row(label, *(cell or "-" for cell in cells))
+    return _printed(shown, width=60 + 34 * len(reports))
+
+
+def brief(
+    title: str,
+    names: Sequence[str],
+    rows: Sequence[tuple[Any, ...]],
+    last: str,
+) -> str:
+    """Lay out predicted steps as a text table, one line for each.
+
+    Args:
+        title: The title.
+        names: Names of the first columns.
+        rows: Texts of the first columns, a report or None, its examples, and a text.
+        last: The name of the last column.
+    """
+    shown = Table(title=title, title_justify="left")
+    for name in (*names, "peak", "host memory", "an example", "times", last):
+        side = "left" if name in ("", last, names[0]) else "right"
+        shown.add_column(name, justify=side, no_wrap=name != last)
+    for *texts, report, examples, note in rows:
+        cells = ["-"] * 4
+        if report is not None:
+            cells[:2] = map(
+                format_bytes, (report.predicted_peak_bytes, report.host_peak_bytes)
+            )
+            cells[2] = format_seconds((report.predicted_seconds or 0.0) / examples)
+            cells[3] = f"{report.slowdown or 1:.2f}"
+        shown.add_row(*texts, *cells, note)
+    return (
+        f"{_printed(shown, width=110)}\nNothing was run: memory and seconds are "
+        "predicted. `times`: as long as the same step in a memory that holds it."
+    )
+
+
+def _printed(shown: Table, *, width: int) -> str:
+    """Print a table into a text, without colours or a notebook's display."""
     text = io.StringIO()
-    # In a notebook rich would display the table, write nothing, and colour the title.
-    Console(
-        file=text,
-        width=60 + 34 * len(reports),
-        force_jupyter=False,
-        force_terminal=False,
-    ).print(shown)
+    Console(file=text, width=width, force_jupyter=False, force_terminal=False).print(
+        shown
+    )
     return text.getvalue().rstrip()
 
 

@@ -17,13 +17,13 @@ def resnet() -> tuple[Any, Any]:
     return _residual(), (x, np.arange(8))
 
 
-def small() -> tuple[Any, Any]:
+def small(batch: int = 8) -> tuple[Any, Any]:
     x = inputs = keras.Input((64, 64, 3))
     for _ in range(3):
         x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
     model = keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
     model.compile("adam", "mse")
-    return model, (tf.TensorSpec([8, 64, 64, 3]), tf.TensorSpec([8, 1]))
+    return model, (tf.TensorSpec([batch, 64, 64, 3]), tf.TensorSpec([batch, 1]))
 
 
 def tiny() -> tuple[Any, Any]:
@@ -57,6 +57,10 @@ def _residual() -> keras.Model:
 
 def nothing() -> None:
     """No model."""
+
+
+def of_batch(batch: int) -> Any:
+    return small(batch)
 
 
 def uncompiled() -> tuple[Any, Any]:

@@ -41,10 +41,11 @@ def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
 
 
 BAD = {
+    "of_batch": "must take no argument, got of_batch(batch). Write",
     "nothing": "got NoneType from the function.",
     "absent": "got a file without a function `absent`.",
     "uncompiled": "got Sequential that is not compiled.",
-    "failing": "got RuntimeError in line 67: no data here.",
+    "failing": "got RuntimeError in line 71: no data here.",
     "eager": "`run_eagerly` must be False",
     "open_batch": "a batch must have known dimensions, got (None, 16).",
     "wrong_batch": "must accept its batch, got ",
@@ -75,6 +76,18 @@ def said(worker: Worker, folder: Path) -> dict[str, Any]:
     state = ["--hardware", "v100-pcie", "--budget", "2560KiB"]
     state += ["--json", str(folder / "state.json")]
     many["state"] = ["plan", f"{SUBJECTS}:dense", *state]
+    here = f"{SUBJECTS}:small"
+    largest = ["--largest", "--hardware", "T4", "--budget"]
+    grown = [*largest, "64MiB", "--json", str(folder / "grown.json")]
+    many["grown"] = ["plan", here, *grown]
+    many["multiples"] = ["plan", here, *largest, "20MiB", "--multiple", "12"]
+    many["none"] = ["plan", here, *largest, "1KiB"]
+    many["fixed"] = ["plan", f"{SUBJECTS}:tiny", *largest, "64MiB"]
+    many["all cards"] = ["plan", here, "--hardware", "all", "--budget", "8MiB"]
+    many["all cards"] += ["--json", str(folder / "all.json")]
+    many["largest for all"] = ["plan", here, "--largest", "--hardware", "all"]
+    many["largest drawn"] = ["plan", here, *largest, "1GiB", "--figure", "step.png"]
+    many["largest linked"] = ["plan", here, *largest, "1GiB", "--link", "t4"]
     for name in BAD:
         file = folder / "broken.py" if name == "broken" else SUBJECTS
         many[name] = ["plan", f"{file}:{name}", "--hardware", "gh200"]
@@ -125,6 +138,75 @@ def test_state_that_finds_no_room_is_planned_for_on_the_host(
 def test_the_threshold_planner_can_be_asked(said: dict[str, Any]) -> None:
     assert said["rule"]["code"] == 0, said["rule"]["errors"]
     assert "threshold" in said["rule"]["out"]
+
+
+def test_the_largest_sizes_come_in_order_with_the_next_that_was_tried(
+    said: dict[str, Any], folder: Path
+) -> None:
+    assert said["grown"]["code"] == 0, said["grown"]["errors"]
+    rows = json.loads((folder / "grown.json").read_text())["sizes"]
+    names = ["as it is", "within 1.1 times", "within 1.3 times", "at all"]
+    assert [row["question"] for row in rows] == names
+    sizes = [row["size"] for row in rows]
+    assert sizes == sorted(sizes)
+    assert all(row["size"] < row["next"] <= row["size"] * 9 / 8 for row in rows)
+    peaks = [row["predicted_peak_bytes"] for row in rows]
+    assert max(peaks) <= 64 * MIB
+    assert rows[0]["fits_unplanned"]
+    assert not rows[-1]["fits_unplanned"]
+    assert rows[0]["why"].startswith("needs 6")
+    assert rows[-1]["why"] == "no plan"
+    assert [row["slowdown"] <= 1.1 for row in rows[:2]] == [True, True]
+    assert "Nothing was run" in said["grown"]["out"]
+    assert f"LMS: size {sizes[0]} needs" in said["grown"]["errors"]
+
+
+def test_sizes_are_multiples_where_the_user_says_so(said: dict[str, Any]) -> None:
+    assert said["multiples"]["code"] == 0, said["multiples"]["errors"]
+    lines = said["multiples"]["errors"].splitlines()
+    tried = [int(line.split()[2]) for line in lines if line.startswith("LMS: size")]
+    assert tried
+    assert all(size % 12 == 0 for size in tried)
+
+
+def test_where_no_size_trains_the_code_says_so(said: dict[str, Any]) -> None:
+    assert said["none"]["code"] == 3, said["none"]["errors"]
+    assert "none" in said["none"]["out"]
+
+
+def test_a_function_that_takes_no_number_has_no_largest_size(
+    said: dict[str, Any],
+) -> None:
+    assert said["fixed"]["code"] == 2
+    words = "must take one number with --largest, got tiny(). Write"
+    assert words in said["fixed"]["errors"]
+
+
+def test_all_known_cards_are_asked_at_once(said: dict[str, Any], folder: Path) -> None:
+    assert said["all cards"]["code"] == 0, said["all cards"]["errors"]
+    found = json.loads((folder / "all.json").read_text())["cards"]
+    assert [row["hardware"] for row in found] == list(PRESETS)
+    assert {row["fits"] for row in found} == {"with the callback"}
+    paces = {row["hardware"]: row["unplanned_seconds"] for row in found}
+    assert paces["h200"] < paces["rtx-3060"] < paces["t4"]
+    lacking = {row["hardware"] for row in found if row["support"]}
+    assert lacking == {"rtx-5080", "rtx-5090"}
+    assert all(name in said["all cards"]["out"] for name in PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("largest for all", "`--largest` must be given with one card"),
+        ("largest drawn", "`--largest` must be given without --figure and --output"),
+        ("largest linked", "`--largest` must be given without --link, --planner"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    name: str, words: str, said: dict[str, Any]
+) -> None:
+    assert said[name]["code"] == 2
+    assert words in said[name]["errors"]
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -14,10 +14,12 @@ repeat.
 TensorFlow's swap op allocates the pinned memory. An attribute of the assignment says
 that its input lies in the host's memory, so the variable takes over this memory.
 
-Known weaknesses: an op that gives a variable another tensor puts the variable on the
-card until the next step moves it again. Ops in loops and branches always read over the
-link. Variables of several workers stay on the card. A replaced variable's old memory
-returns to TensorFlow's pool at once, whatever still runs.
+Variables that get another tensor, not a value in place, stay on the card.
+
+Known weaknesses: an op outside of the step that gives a variable another tensor puts
+the variable on the card until the next step moves it again. Ops in loops and branches
+always read over the link. Variables of several workers stay on the card. A replaced
+variable's old memory returns to TensorFlow's pool at once, whatever still runs.
 
 Sources: `AssignVariableOp` in resource_variable_ops.cc, `_input_hostmem` in
 memory_types.cc; unified virtual addressing in the CUDA driver API.
@@ -254,6 +256,12 @@ def movable_to_host(
         for op in graph.ops
         if op.alias is None and not op.type.startswith(_KNOWN)
         for name in op.inputs
+    }
+    copied |= {  # a new tensor would lie on the card; what is written in place has none
+        graph.roots[op.inputs[0]]
+        for op in graph.ops
+        if op.type == "AssignVariableOp"
+        and graph.tensors[graph.roots[op.inputs[1]]].size > 0
     }
     on_card = {
         op.inputs[0]

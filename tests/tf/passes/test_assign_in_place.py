@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from lms.tf.passes.assign_in_place import PLACED
-from lms.tf.passes.host_variables import COPY_HOST_VARIABLES
-from tests.tf.steps import changed, specialised
+from lms.tf.passes.host_variables import COPY_HOST_VARIABLES, movable_to_host
+from tests.tf.steps import DEVICE, changed, specialised
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -88,3 +88,22 @@ def test_updates_wait_for_copies_of_variables_on_the_host() -> None:
     nodes = changed(COPY_HOST_VARIABLES, given, on_host={read.input[0]})
     (update,) = (node for node in nodes if node.op == "AssignSubVariableOp")
     assert {f"^{read.name}", f"^{read.name}/lms_host"} <= set(update.input)
+
+
+def test_a_variable_that_gets_another_tensor_stays_on_the_card() -> None:
+    ones = tf.ones([64, 1024])
+    names = ("written once", "written twice", "added to")
+    variables = {name: tf.Variable(ones) for name in names}
+
+    def step() -> tf.Tensor:
+        variables["written once"].assign(2 * variables["written once"])
+        variables["written twice"].assign(2 * variables["written twice"])
+        variables["written twice"].assign_add(ones)
+        variables["added to"].assign_add(ones)
+        return tf.reduce_sum(ones)
+
+    planned = specialised(step)
+    known = planned.graph, planned.nodes, planned.variables, DEVICE
+    found = {id(handle) for handle in movable_to_host(*known)}
+    movable = {name for name in names if id(variables[name].handle) in found}
+    assert movable == {"written once", "added to"}

@@ -15,7 +15,7 @@ from operator import itemgetter
 from lms.ir.graph import GraphView, per_graph
 from lms.ir.liveness import buffers, peak
 from lms.ir.plan import SwapPlan
-from lms.planning.addresses import place
+from lms.planning.addresses import bytes_apart, place
 from lms.planning.candidates import movable, small_pool_for, smallest_worth_moving
 from lms.planning.eviction import EvictionRules, least_room, plan_within
 from lms.planning.prefetch import copy_in_time
@@ -37,7 +37,6 @@ from lms.simulation.memory import (
     allocator_peak,
     peaks_by_region,
 )
-from lms.simulation.turns import bytes_apart
 from lms.units import Bytes, Seconds
 
 __all__ = ["certain_need", "find_plan", "in_room", "judged", "least_need"]

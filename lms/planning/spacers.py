@@ -18,8 +18,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from lms.planning.addresses import Turn
 from lms.simulation.allocator import BestFitAllocator
-from lms.simulation.turns import Turn
 from lms.units import Bytes
 
 __all__ = ["Spaced", "Spacer", "place_spacers"]
@@ -58,7 +58,7 @@ def place_spacers(
     """Return the spacers with which best fit chooses planned addresses.
 
     Args:
-        turns: What the step takes and gives (`lms.simulation.turns.find_turns`).
+        turns: What the step takes and gives (`lms.planning.addresses.find_turns`).
         addresses: Planned address of each chunk, by its key. Chunks that are in use at
             the same time do not overlap.
         capacity: Bytes of the arena, a single free chunk when the step begins.

@@ -10,13 +10,19 @@ from typing import Any
 
 from lms.ir.graph import GraphView, op_of
 from lms.ir.write_guard import WriteGuard, ends_among, guard_writes, may_fail
-from lms.planning.addresses import Placed, place, why_variables_move
+from lms.planning.addresses import (
+    Placed,
+    Turn,
+    comes_first,
+    find_turns,
+    place,
+    why_variables_move,
+)
 from lms.planning.problem import PlannedStep, Reason
 from lms.planning.spacers import Spaced, place_spacers
 from lms.planning.tuning import THOROUGH
 from lms.proof.prove import Proof
 from lms.simulation.allocator import SmallPool
-from lms.simulation.turns import Turn, comes_first, find_turns
 from lms.tf import compat
 from lms.tf.attempts import Outcome, UnprovedError
 from lms.tf.capture.loops import one_round_at_a_time

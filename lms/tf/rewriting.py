@@ -55,10 +55,10 @@ from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import old_readers
 from lms.ir.plan import ResolvedSwap, ResolvedSwapIn, SwapPlan, resolve
 from lms.ir.recompute import original_name
+from lms.planning.addresses import CHUNK, Turn
 from lms.planning.problem import UNLIMITED
 from lms.planning.spacers import Spacer
 from lms.simulation.allocator import SmallPool
-from lms.simulation.turns import CHUNK, Turn
 from lms.tf import compat
 from lms.tf.capture.tracing import TracedFunction, input_specs
 from lms.tf.lowering import TracedStep

@@ -39,10 +39,10 @@ from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.ir.liveness import peak
 from lms.ir.plan import Swap, SwapIn
 from lms.ir.recompute import original_name
+from lms.planning.addresses import CHUNK
 from lms.planning.candidates import movable, smallest_worth_moving
 from lms.planning.problem import PlannedStep
 from lms.simulation.allocator import rounded_up
-from lms.simulation.turns import CHUNK
 from lms.tf import compat
 from lms.tf.nodes import COPY_OUT, Nodes
 from lms.units import KIB, Bytes

@@ -10,12 +10,18 @@ from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import peak
-from lms.planning.addresses import Placed, place, why_unsealed, why_variables_move
+from lms.planning.addresses import (
+    Placed,
+    Turn,
+    find_turns,
+    place,
+    why_unsealed,
+    why_variables_move,
+)
 from lms.planning.candidates import movable
 from lms.planning.eviction import least_room
 from lms.planning.spacers import Spaced, place_spacers
 from lms.simulation.allocator import BestFitAllocator, SmallPool, rounded_up
-from lms.simulation.turns import Turn, find_turns
 from tests.graphs import graph_of, make_op, unplanned
 from tests.planning.counting import plan_in_bytes
 from tests.strategies import examples, graphs

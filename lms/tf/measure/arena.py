@@ -25,8 +25,8 @@ from weakref import WeakSet
 
 import tensorflow as tf
 
+from lms.planning.addresses import CHUNK
 from lms.simulation.allocator import SmallPool, rounded_up
-from lms.simulation.turns import CHUNK
 from lms.tf import compat
 from lms.tf.measure.devices import Device, fillers_of, nothing
 from lms.units import Bytes

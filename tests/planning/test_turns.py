@@ -1,7 +1,7 @@
 """Turns, worked out by hand: who takes which chunks, and in which order."""
 
 from lms.ir.graph import GraphView
-from lms.simulation.turns import Span, Turn, bytes_apart, find_turns, spans
+from lms.planning.addresses import Span, Turn, bytes_apart, find_turns, spans
 from tests.graphs import graph_of, make_op, one_swap, unplanned
 
 # a (1024) is read by b and, after c (2048), by d, which takes scratch.

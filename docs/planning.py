@@ -16,9 +16,8 @@ from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, resolve
 from lms.ir.recompute import PREFIX
 from lms.machine.hardware import PRESETS, Costs, Hardware, roofline
-from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Speeds
-from lms.planning.select import workload_of
+from lms.planning.select import plan_step, workload_of
 from lms.planning.settings import Settings
 from lms.report import style
 from lms.simulation.allocator import BestFitAllocator

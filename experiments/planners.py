@@ -23,9 +23,8 @@ from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound, peak
 from lms.machine.hardware import PRESETS, roofline
-from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Speeds
-from lms.planning.select import workload_of
+from lms.planning.select import plan_step, workload_of
 from lms.planning.settings import read_settings
 
 __all__ = ["SETTINGS", "TITLE", "answer", "measure", "parts"]

@@ -37,7 +37,7 @@ def run(code: str) -> str:
 
 def test_all_that_is_no_part_of_lms_tf_can_be_imported() -> None:
     imported = run(IMPORT_ALL).split()
-    assert {"lms.planning.plan_step", "lms.simulation.executor"} <= set(imported)
+    assert {"lms.planning.select", "lms.simulation.executor"} <= set(imported)
 
 
 @pytest.mark.slow

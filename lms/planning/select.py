@@ -1,4 +1,12 @@
-"""Which plan a step gets: the plain one if it fits, else one by the settings.
+"""From a workload and a budget to a planned step: the one road that all callers take.
+
+    Workload, Settings, MemoryBudget ──plan_step──> PlannedStep
+
+`fit`, `fit_in_memory`, recovery, `python -m lms plan` and the experiments differ in
+where the workload comes from (measured here, or by a roofline) and in what they do with
+the planned step (build it, or show it), and in nothing between.
+
+A step gets the plain plan if it fits, else one by the settings.
 
 A stored plan is given by the user or cached on disk, and is validated like any plan. It
 names the ops of one step: of one model, one batch size, one version of TensorFlow, with
@@ -17,26 +25,36 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import add
+from typing import TypeAlias
 
-from lms.errors import BudgetError, PlanError
+from lms.errors import BudgetError, HostMemoryError, PlanError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import buffers, memory_curve, old_values, peak
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.planning.addresses import why_unsealed
 from lms.planning.candidates import small_pool_for, smallest_worth_moving
 from lms.planning.placement import in_room
-from lms.planning.problem import UNLIMITED, FittedPlan, MemoryBudget, Speeds, Workload
+from lms.planning.problem import (
+    UNLIMITED,
+    FittedPlan,
+    MemoryBudget,
+    PlannedStep,
+    Reason,
+    Speeds,
+    Workload,
+)
 from lms.planning.settings import Settings
 from lms.planning.strategies import may_fit, plan_by_budget
 from lms.planning.tflms_autotune import search_thresholds
 from lms.planning.tuning import THOROUGH, TUNING
 from lms.simulation.allocator import NO_POOL
-from lms.simulation.memory import allocator_peak
+from lms.simulation.executor import simulate
+from lms.simulation.memory import allocator_peak, simulate_memory
 from lms.storage.cache import cache_folder, digest, read_entry, sources, write_entry
 from lms.units import Bytes, format_bytes
 
 __all__ = ["choose_plan", "choose_plan_once", "enough_for", "fits", "fitted_plan"]
-__all__ += ["plain_plan", "plan_at_length", "workload_of"]
+__all__ += ["plain_plan", "plan_at_length", "plan_step", "without_plan", "workload_of"]
 
 _LOG = logging.getLogger("lms")
 
@@ -49,6 +67,10 @@ _ROOM_PERCENT = 95
 _PART = re.compile(r"(/lms_\w+)+$")
 
 _STEPS = 512  # a stored plan's least budget is found to 1/512 of its peak
+
+_SLOW_LINK = 1e6  # bytes per second, at which the fastest plan moves the least
+
+_Choose: TypeAlias = Callable[[Workload, Settings, MemoryBudget], FittedPlan]
 
 
 def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
@@ -311,3 +333,94 @@ def _can_be_obeyed(graph: GraphView, found: FittedPlan, budget: MemoryBudget) ->
     if found.sealed:
         room, packings = budget.sealed_room, THOROUGH.packings
     return in_room(planned, found.small_pool, found.plan, room, packings) is not None
+
+
+def plan_step(
+    workload: Workload,
+    settings: Settings,
+    budget: MemoryBudget,
+    host: Bytes | None,
+    *,
+    choose: _Choose = choose_plan,
+) -> PlannedStep:
+    """Plan a step into a budget; recompute more if host memory is too small.
+
+    `host` is the host's bytes for swapped tensors; None if they are not known. `choose`
+    makes the plan, or reads it from the cache.
+
+    Returns:
+        A valid plan with its predictions; the plain one if everything fits.
+
+    Raises:
+        BudgetError: If no plan fits; names the op and the least budget.
+        HostMemoryError: If the host cannot hold the swapped tensors.
+        PlanError: If a stored plan is not for this step.
+    """
+    if settings.plan is not None:
+        fitted = fitted_plan(workload, settings.plan, budget)
+    else:
+        fitted = choose(workload, settings, budget)
+    found = _predicted(workload, fitted, budget)
+    if host is None or found.memory.host_peak <= host:
+        return found
+    recomputed = _recomputed(workload, settings, budget, choose)
+    if recomputed is None or recomputed.memory.host_peak > host:
+        raise HostMemoryError(
+            f"Could not hold {format_bytes(found.memory.host_peak)} of swapped tensors "
+            f"in host memory: {format_bytes(host)} are free. Close other programs, or "
+            "use a larger `budget`, a smaller batch or a smaller volume."
+        )
+    return recomputed
+
+
+def without_plan(workload: Workload, budget: MemoryBudget) -> PlannedStep:
+    """Return the step as TensorFlow runs it, whether it fits or not."""
+    return replace(_predicted(workload, workload.plain, budget), reason=Reason.NO_PLAN)
+
+
+def _recomputed(
+    workload: Workload, settings: Settings, budget: MemoryBudget, choose: _Choose
+) -> PlannedStep | None:
+    """Plan with recomputation to move little; None if the settings forbid it."""
+    may_choose = settings.thresholds is None and settings.recompute is None
+    if not may_choose or settings.plan is not None:
+        return None
+    # Over so slow a link the plan that moves the fewest bytes is the fastest.
+    speeds = workload.speeds()
+    link = replace(speeds.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
+    slow = replace(workload, speeds=lambda: replace(speeds, hardware=link))
+    always = replace(settings, recompute=True)
+    found = _predicted(workload, choose(slow, always, budget), budget)
+    return replace(found, reason=Reason.SMALL_HOST)
+
+
+def _predicted(
+    workload: Workload, fitted: FittedPlan, budget: MemoryBudget
+) -> PlannedStep:
+    plan, is_plain = fitted.plan, fitted.plan == workload.plain.plan
+    graph = workload.own if is_plain else planned_graph(workload.graph, plan)
+    validate_plan(graph, plan)
+    reason, timeline, by_time = Reason.PLANNED, None, 0
+    if is_plain:
+        most = fitted.peak * TUNING.surprising_factor + fitted.beside
+        reason = Reason.FITS_EASILY if most <= budget.step else Reason.FITS
+        memory = workload.plain_memory
+    else:
+        memory, speeds = simulate_memory(graph, plan), workload.speeds()
+        timeline = simulate(graph, plan, speeds.costs, speeds.hardware)
+        # Without a release, as by IBM's rule, a slow link keeps tensors for longer.
+        if any(swap.release is None for swap in plan.swaps):
+            by_time = timeline.chunks_peak
+    return PlannedStep(
+        workload=workload,
+        budget=budget,
+        reason=reason,
+        plan=plan,
+        graph=graph,
+        small_pool=fitted.small_pool,
+        memory=memory,
+        timeline=timeline,
+        step_bytes=by_time or fitted.peak,
+        risk=fitted.risk,
+        sealed=fitted.sealed,
+    )

@@ -28,9 +28,8 @@ from lms.errors import (
 from lms.ir.liveness import with_late_writes
 from lms.machine.ranks import joined
 from lms.planning.candidates import check_scopes
-from lms.planning.plan_step import plan_step, without_plan
 from lms.planning.problem import MemoryBudget, PlannedStep, Workload
-from lms.planning.select import fits, plain_plan
+from lms.planning.select import fits, plain_plan, plan_step, without_plan
 from lms.planning.settings import Settings
 from lms.report.progress import tell
 from lms.tf.attempts import (

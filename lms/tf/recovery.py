@@ -36,9 +36,8 @@ from lms.errors import (
 )
 from lms.ir.graph import GraphView
 from lms.machine.host import Beside
-from lms.planning.plan_step import plan_step
 from lms.planning.problem import UNLIMITED
-from lms.planning.select import plan_at_length
+from lms.planning.select import plan_at_length, plan_step
 from lms.report.step import StepReport, StepTimeline
 from lms.tf import compat, failures
 from lms.tf.attempts import Outcome

@@ -16,8 +16,7 @@ from functools import partial
 from typing import Any
 
 from lms.errors import LMSError, UnsupportedError
-from lms.planning.plan_step import without_plan
-from lms.planning.select import fits
+from lms.planning.select import fits, without_plan
 from lms.planning.settings import Settings
 from lms.tf.attempts import NOTHING, Attempt, Outcome, first_plan
 from lms.tf.building import UnsealedError, build

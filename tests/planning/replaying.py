@@ -13,9 +13,8 @@ from dataclasses import replace
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.machine.hardware import PRESETS, Hardware, roofline
-from lms.planning.plan_step import plan_step
 from lms.planning.problem import Speeds, budget_in
-from lms.planning.select import plain_plan, workload_of
+from lms.planning.select import plain_plan, plan_step, workload_of
 from lms.planning.settings import read_settings
 from lms.simulation.executor import simulate
 from tests.planning.questions import Answer, Question

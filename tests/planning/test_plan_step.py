@@ -6,9 +6,8 @@ import pytest
 
 from lms.errors import HostMemoryError
 from lms.machine.hardware import PRESETS, roofline
-from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Speeds
-from lms.planning.select import workload_of
+from lms.planning.select import plan_step, workload_of
 from lms.planning.settings import read_settings
 from lms.units import KIB, MIB
 from tests.planning.stored import read_step

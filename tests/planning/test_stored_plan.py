@@ -10,9 +10,8 @@ from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.ir.recompute import Recomputed
 from lms.machine.hardware import PRESETS, roofline
-from lms.planning.plan_step import plan_step
 from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep, Reason, Speeds
-from lms.planning.select import workload_of
+from lms.planning.select import plan_step, workload_of
 from lms.planning.settings import Settings, read_plan
 from lms.units import MIB
 from tests.graphs import graph_of, make_op

@@ -12,9 +12,8 @@ from functools import cache
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
 from lms.planning.addresses import why_unsealed
-from lms.planning.plan_step import plan_step
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Speeds, Workload
-from lms.planning.select import choose_plan_once, fits, workload_of
+from lms.planning.select import choose_plan_once, fits, plan_step, workload_of
 from lms.planning.settings import Settings
 from lms.report.step import StepReport, StepTimeline
 from lms.simulation.executor import simulate

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from inspect import signature as signature_of
 from pathlib import Path
 from threading import RLock
 from traceback import clear_frames
@@ -253,8 +254,16 @@ class FittedFunction:
             for known in (self._steps, self._sure, self._given_up):
                 known.clear()
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **named: Any) -> Any:
         """Run one step; plan first if this signature is new."""
+        if named:
+            bound = signature_of(self._plainly.python_function).bind(*args, **named)
+            for name in bound.kwargs:
+                raise TypeError(
+                    f"argument {name!r} must not be for a keyword alone in a step that "
+                    "is planned: remove the `*` before it, or give it a default"
+                )
+            args = bound.args
         ready = self._ready(args)
         if ready and not (self.draws_noise and self._fits(*ready)):
             return self._run(*ready)

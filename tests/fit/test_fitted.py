@@ -258,3 +258,17 @@ def test_the_knobs_of_the_callback_are_taken() -> None:
     assert fitted.report[0].plan.planner == "threshold"
     with pytest.raises(TypeError, match="swap_branches"):
         fit_in_memory(step, specs(1024), swap_branches=True)  # type: ignore[call-arg]
+
+
+def test_arguments_may_be_named_but_not_for_a_keyword_alone(batch: list[Any]) -> None:
+    x, y = batch
+    plain, _ = make_step()
+    expected = [tf.function(plain)(x, y)["loss"] for _ in range(2)]
+    step, _ = make_step()
+    fitted = fit_in_memory(step, specs(1024), **knobs())
+    assert [fitted(x, y=y)["loss"], fitted(y=y, x=x)["loss"]] == expected
+    assert len(fitted.report) == 1
+    with pytest.raises(TypeError, match="'summed' must not be for a keyword alone"):
+        fitted(x, y, summed=False)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
+        fitted(x, y, z=y)

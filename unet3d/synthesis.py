@@ -4,12 +4,8 @@ One folder per subject with four modalities (int16) and the segmentation (uint8,
 0, 1, 2 and 4) of 240 x 240 x 155 voxels of 1 mm. The same seed gives the same voxels;
 subject 7 is the same whether 8 or 80 are made.
 
-Coarse subjects imitate a scanner of larger voxels: an image's voxel is the mean of its
-block, a label voxel is the label in the middle of its block.
-
 Known weaknesses: an interrupted run leaves a `partial-*` file behind, never a half
-written subject file. At the edge of the brain a block's mean holds background too, as
-partial volume does in a scanner. Bytes may differ between machines whose linear algebra
+written subject file. Bytes may differ between machines whose linear algebra
 rounds differently.
 """
 
@@ -25,8 +21,7 @@ from unet3d.extras import nibabel
 from unet3d.lines import check_integer
 from unet3d.phantom import Phantom, draw_phantom
 
-__all__ = ["AFFINE", "GRID", "coarsen", "make_coarse_subjects", "synthesize"]
-__all__ += ["write_subject"]
+__all__ = ["AFFINE", "GRID", "save_volume", "synthesize", "write_subject"]
 
 # The grid of BraTS in (x, y, z) voxels, and its affine to millimetres: x runs to the
 # patient's left and y to the back (BraTS 2017 data, registered to the SRI24 atlas).
@@ -72,43 +67,15 @@ def write_subject(
     for name, box in {**phantom.images, "seg": phantom.labels}.items():
         volume: NDArray[np.integer] = np.zeros(GRID, dtype=box.dtype, order="F")
         volume[brain] = box
-        _save(volume, AFFINE, folder / f"{folder.name}_{name}.nii.gz")
+        save_volume(volume, AFFINE, folder / f"{folder.name}_{name}.nii.gz")
 
 
-def make_coarse_subjects(
-    folder: Path,
-    *,
-    subjects: int,
-    seed: int,
-    factor: int,
-    progress: Callable[[Path], None] | None = None,
-) -> Path:
-    """Write fine and coarse subjects below `folder`; return the coarse folder.
-
-    Complete coarse subjects are kept. `factor` voxels along each axis become one voxel.
-    """
-    coarse = folder / "coarse"
-    wanted = [coarse / f"synthetic_{i:03d}" for i in range(subjects)]
-    if all((path / "complete").exists() for path in wanted):
-        return coarse
-    fine = synthesize(folder / "fine", subjects=subjects, seed=seed, progress=progress)
-    for subject in fine:
-        for path in sorted(subject.glob(f"{subject.name}_*.nii.gz")):
-            _coarsen_file(path, coarse / subject.name / path.name, factor)
-        (coarse / subject.name / "complete").touch()
-    return coarse
-
-
-def coarsen(volume: NDArray[Any], factor: int, *, labels: bool) -> NDArray[Any]:
-    """Make one voxel of each block; blocks at the end are padded by 0."""
-    missing = [(0, -length % factor) for length in volume.shape]
-    padded = np.pad(volume, missing)
-    if labels:
-        middle = slice(factor // 2, None, factor)
-        return padded[middle, middle, middle]
-    parts = [n for length in padded.shape for n in (length // factor, factor)]
-    means = padded.reshape(parts).mean(axis=(1, 3, 5))
-    return np.rint(means).astype(volume.dtype)
+def save_volume(volume: NDArray[np.integer], affine: NDArray[Any], path: Path) -> None:
+    """Write a file by renaming its draft, so that a file is complete or absent."""
+    image = nibabel.Nifti1Image(volume, affine)
+    image.header.set_xyzt_units("mm", "sec")
+    with draft_of(path) as draft:
+        nibabel.save(image, draft)
 
 
 def _place(extents: tuple[int, ...], rng: np.random.Generator) -> tuple[int, int, int]:
@@ -117,21 +84,3 @@ def _place(extents: tuple[int, ...], rng: np.random.Generator) -> tuple[int, int
     corner = slack // 2 + np.rint(rng.normal(0, 2, 3)).astype(int)
     x, y, z = np.clip(corner, 0, slack)
     return int(x), int(y), int(z)
-
-
-def _save(volume: NDArray[np.integer], affine: NDArray[Any], path: Path) -> None:
-    """Write a file by renaming its draft, so that a file is complete or absent."""
-    image = nibabel.Nifti1Image(volume, affine)
-    image.header.set_xyzt_units("mm", "sec")
-    with draft_of(path) as draft:
-        nibabel.save(image, draft)
-
-
-def _coarsen_file(source: Path, target: Path, factor: int) -> None:
-    image: Any = nibabel.load(source)
-    volume = np.asanyarray(image.dataobj)
-    coarse = coarsen(volume, factor, labels=source.name.endswith("_seg.nii.gz"))
-    affine = image.affine @ np.diag([factor, factor, factor, 1.0])
-    # A block's middle lies half a block from the first voxel's.
-    affine[:3, 3] += image.affine[:3, :3] @ np.full(3, (factor - 1) / 2)
-    _save(coarse, affine, target)

@@ -51,7 +51,7 @@ def parts(_: Any) -> tuple[str, ...]:
 
 def measure(book: Book, _: str, options: Any) -> None:
     """Train, segment and compare; keep finished and interrupted trainings."""
-    from unet3d.synthesis import make_coarse_subjects  # needs nibabel
+    from experiments.coarse_subjects import make_coarse_subjects  # needs nibabel
 
     folder = book.folder / "dice"
     sets = (("seen", options.subjects), ("unseen", options.unseen))

@@ -39,7 +39,7 @@ def measure(book: Book, size: int, _: Any) -> None:
     """Sum volumes of a size in each way."""
     if book.find({"size": size}) is not None:
         return
-    from unet3d.sum_errors import measure as errors  # needs TensorFlow
+    from experiments.sum_errors import measure as errors  # needs TensorFlow
 
     for name, values in errors(size).items():
         row = {**worst(*values), "error": None}

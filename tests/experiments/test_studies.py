@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from experiments.coarse_subjects import coarsen
 from experiments.studies import dice, sums
 from unet3d.schemes import REGIONS
-from unet3d.synthesis import coarsen
 
 
 def test_an_image_is_averaged_and_a_label_is_not() -> None:
@@ -38,7 +38,7 @@ def test_a_gain_holds_where_each_region_s_is_significant(
 
 @pytest.mark.tf
 def test_small_volumes_are_summed_rightly_in_all_ways() -> None:
-    from unet3d.sum_errors import measure
+    from experiments.sum_errors import measure
 
     found = measure(8)
     assert list(found)[:4] == ["sum", "loss", "Dice", "variance"]

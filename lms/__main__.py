@@ -91,9 +91,7 @@ def _add_plan(subcommands: Any) -> None:
     plan = subcommands.add_parser(
         "plan",
         help="predict whether a model fits, and how fast it trains",
-        usage="python -m lms plan [-h] FILE.py:function [--budget SIZE] "
-        "[--hardware NAME] [--link NAME] [--planner NAME] [--recompute HOW] "
-        "[--largest] [--multiple N] [--json FILE] [--figure FILE] [--output FILE]",
+        usage="python -m lms plan [-h] FILE.py:function [OPTION ...]",
         description="Plan a model's training step. Nothing is trained.",
         epilog="Exit codes: 0 when a plan exists, 3 when no plan fits, 2 for a mistake "
         "in the arguments or the file.",

@@ -9,11 +9,11 @@ Known weakness: where a larger size needs less memory or time, as after another 
 cut an op, bisection may miss sizes above a refused one.
 """
 
+import gc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lms.commands.forecast import described, forecast, training_of
 from lms.commands.model_file import subject_of
@@ -37,25 +37,24 @@ _TIMES: Final = (1.1, 1.3)
 _FIRST, _JUMP, _TWICE, _COARSE = 8, 64, 16, 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class Size(NamedTuple):
     """The largest size that answers a question.
 
     Args:
         question: Such as "fits as it is".
         size: The number that `build` may get; None where there is none.
-        above: The next larger number that was tried.
-        why: What stands against it.
         report: The plan and its predictions at `size`; None without a size.
         examples: Examples in a batch: the first dimension of its first part.
+        above: The next larger number that was tried.
+        why: What stands against it.
     """
 
     question: str
     size: int | None
-    above: int
-    why: str
     report: StepReport | None
     examples: int
+    above: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +72,8 @@ class Largest:
     def __str__(self) -> str:
         """Lay the rows out as a text table."""
         lines = [
-            (row.question, f"{row.size or 'none'}", row.report, row.examples, note)
-            for row in self.rows
-            for note in [f"{row.above}: {row.why}"]
+            (r.question, r.size or "none", r.report, r.examples, f"{r.above}: {r.why}")
+            for r in self.rows
         ]
         return brief(f"Largest sizes for {self.device}", ("", "size"), lines, "next")
 
@@ -120,13 +118,12 @@ def largest(
     settings = read_settings(budget=budget, replan=False)
     card = None if hardware is None else find_hardware(hardware)
 
-    def tried(place: int) -> _Try:
-        size = size_at(place) * multiple
+    def capture(size: int) -> tuple[Captured, int]:
         made = subject_of("build", build(size))
         captured = training_of(made.model, made.batch, settings, hardware=card)
-        return _Try(size, captured, _examples(made.batch))
+        return captured, _examples(made.batch)
 
-    return _Search(tried).answer()
+    return _Search(capture, multiple).answer()
 
 
 def _examples(batch: Any) -> int:
@@ -164,42 +161,46 @@ def search_last(works: Callable[[int], bool], low: int, high: int) -> tuple[int,
 
 
 class _Try:
-    """One size: its step, and its plan once asked for."""
+    """A size, its needs, and its plan once one was made."""
 
     def __init__(self, size: int, captured: Captured, examples: int) -> None:
-        self.size, self.captured, self.examples = size, captured, examples
-        plain, self.room = captured.workload.plain, captured.budget.step
-        self.need, self.fits = enough_for(plain), fits(plain, captured.budget)
-        self.needs = format_bytes(captured.budget.persistent + self.need)
+        self.size, self.examples = size, examples
+        plain, budget = captured.workload.plain, captured.budget
+        self.need, self.room = enough_for(plain), budget.step
+        self.needs = format_bytes(budget.persistent + self.need)
+        self.floor, self.total = floor_of(captured.step)[0], budget.total or 0
+        self.report: StepReport | None = None
+        self.fits = fits(plain, budget)
+        # As long as unplanned: 0 while that is not known, infinite without a plan.
+        self.times = float(self.fits)
         fit = "fits" if self.fits else "does not fit as it is"
         tell(f"LMS: size {size} needs {self.needs} and {fit}.")
 
-    @cached_property
-    def report(self) -> StepReport | None:
-        """The plan; None where there is none."""
+    def plan(self, captured: Captured) -> None:
+        """Plan the captured step."""
         try:
-            found = forecast(self.captured.above_floor()).report
+            self.report = forecast(captured.above_floor()).report
         except (BudgetError, HostMemoryError):
-            tell(f"LMS: size {self.size} has no plan.")
-            return None
+            self.times, said = math.inf, "has no plan"
+        else:
+            self.times = self.report.slowdown or 1.0
+            said = f"is planned, {self.times:.2f} times as long"
         if not self.fits:
-            times = f"{found.slowdown:.2f} times as long"
-            tell(f"LMS: size {self.size} is planned, {times}.")
-        return found
-
-    @property
-    def times(self) -> float:
-        """Seconds of the planned step over those of the step unplanned."""
-        if self.fits:
-            return 1.0
-        return (self.report.slowdown or 1.0) if self.report else math.inf
+            tell(f"LMS: size {self.size} {said}.")
 
 
 class _Search:
-    """Sizes that were tried, by place; place 0 stands for no size, which fits."""
+    """Sizes that were tried, by place; place 0 stands for no size, which fits.
 
-    def __init__(self, make: Callable[[int], _Try]) -> None:
-        self._make, self._tries = make, dict[int, _Try]()
+    One step is held at a time: the variables of others would take the device's memory.
+    """
+
+    def __init__(
+        self, capture: Callable[[int], tuple[Captured, int]], multiple: int
+    ) -> None:
+        self._capture, self._multiple = capture, multiple
+        self._tries: dict[int, _Try] = {}
+        self._held: tuple[int, Captured] | None = None
 
     def answer(self) -> Largest:
         """Search the answers, each with the help of the ones before."""
@@ -212,7 +213,8 @@ class _Search:
             why = "no plan" if taken == math.inf else f"{taken:.2f} times"
             rows.append(self._row(f"within {times} times", low, high, why))
         rows.append(self._row("at all", last, beyond, "no plan"))
-        speeds = self._at(above).captured.workload.speeds()
+        assert self._held is not None
+        speeds = self._held[1].workload.speeds()
         return Largest(device=described(speeds), rows=tuple(rows))
 
     def _fitting(self) -> tuple[int, int]:
@@ -230,9 +232,8 @@ class _Search:
     def _planned(self, low: int, high: int) -> tuple[int, int]:
         """Return the last place that has a plan, and the next that was tried."""
         while self._times(high) < math.inf:
-            captured = self._at(high).captured
-            floor, _ = floor_of(captured.step)
-            top = self._near(high, floor, captured.budget.total or 0)
+            tried = self._at(high)
+            top = self._near(high, tried.floor, tried.total)
             low, high = high, max(high + 1, min(high + _TWICE, top))
         return search_last(lambda at: self._times(at) < math.inf, low, high)
 
@@ -250,26 +251,40 @@ class _Search:
         if self._times(last) <= times:
             return last, beyond
         known = sorted(at for at in self._tries if low < at <= last)
-        known = [at for at in known if "report" in vars(self._at(at))]
+        known = [at for at in known if self._at(at).times]
         slow = [at for at in known if self._at(at).times > times]
         low = max((at for at in known if at < slow[0]), default=low)
         return search_last(lambda at: self._times(at) <= times, low, slow[0])
 
     def _times(self, place: int) -> float:
-        return self._at(place).times if place else 1.0
+        return (
+            (self._at(place).times or self._planned_at(place).times) if place else 1.0
+        )
+
+    def _planned_at(self, place: int) -> _Try:
+        tried = self._at(place)
+        if tried.report is None and tried.times < math.inf:
+            tried.plan(self._step_of(place))
+        return tried
 
     def _at(self, place: int) -> _Try:
         if place not in self._tries:
-            self._tries[place] = self._make(place)
+            self._step_of(place)
         return self._tries[place]
 
+    def _step_of(self, place: int) -> Captured:
+        if self._held is None or self._held[0] != place:
+            self._held = None
+            gc.collect()  # models have cycles
+            size = size_at(place) * self._multiple
+            captured, examples = self._capture(size)
+            self._held = place, captured
+            if place not in self._tries:
+                self._tries[place] = _Try(size, captured, examples)
+        return self._held[1]
+
     def _row(self, question: str, place: int, above: int, why: str) -> Size:
-        tried = self._at(place) if place else None
-        return Size(
-            question=question,
-            size=tried and tried.size,
-            above=self._at(above).size,
-            why=why,
-            report=tried and tried.report,
-            examples=tried.examples if tried else 1,
-        )
+        tried = self._planned_at(place) if place else None
+        size, report = (tried.size, tried.report) if tried else (None, None)
+        examples, beyond = tried.examples if tried else 1, self._at(above).size
+        return Size(question, size, report, examples, beyond, why)

@@ -35,10 +35,7 @@ from lms.simulation.timeline import Lane
 from lms.storage.files import write_text
 from lms.units import Seconds, format_bytes, format_seconds
 
-__all__ = ["ALL", "NO_PLAN", "plan"]
-
-# The name that stands for all cards.
-ALL = "all"
+__all__ = ["NO_PLAN", "plan"]
 
 # Exit code where no plan fits.
 NO_PLAN = 3
@@ -69,7 +66,7 @@ def plan(request: Namespace) -> int:
         return _largest_sizes(request)
     link = _found(request.link)
     started, subject = time.perf_counter(), read_subject(request.subject)
-    if request.hardware == ALL:
+    if request.hardware == "all":
         return _every_card(request, subject, settings, link)
     console, about = _console(), {"subject": request.subject}
     try:
@@ -164,16 +161,12 @@ def _console() -> Console:
 
 
 def _check_files(request: Namespace) -> None:
-    many = "--largest" if request.largest else ""
-    many = many or ("--hardware all" if request.hardware == ALL else "")
-    if many and (request.figure or request.output):
+    many = ["--largest"] * request.largest
+    many += ["--hardware all"] * (request.hardware == "all")
+    if len(many) > 1 or (many and (request.figure or request.output)):
         raise ValueError(
-            f"`{many}` must be given without --figure and --output, which show one "
-            "plan. Name one size and one card for them."
-        )
-    if request.largest and request.hardware == ALL:
-        raise ValueError(
-            "`--largest` must be given with one card, got --hardware all. Name one."
+            f"`{many[0]}` must be given with one card, and without --figure and "
+            "--output, which show one plan. Leave one out."
         )
     for path in filter(None, (request.json, request.figure, request.output)):
         if path.is_dir():

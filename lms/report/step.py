@@ -262,10 +262,7 @@ def table(reports: Sequence[StepReport]) -> str:
 
 
 def brief(
-    title: str,
-    names: Sequence[str],
-    rows: Sequence[tuple[Any, ...]],
-    last: str,
+    title: str, names: Sequence[str], rows: Sequence[tuple[Any, ...]], last: str
 ) -> str:
     """Lay out predicted steps as a text table, one line for each.
 
@@ -287,19 +284,18 @@ def brief(
             )
             cells[2] = format_seconds((report.predicted_seconds or 0.0) / examples)
             cells[3] = f"{report.slowdown or 1:.2f}"
-        shown.add_row(*texts, *cells, note)
+        shown.add_row(*map(str, texts), *cells, note)
     return (
         f"{_printed(shown, width=110)}\nNothing was run: memory and seconds are "
-        "predicted. `times`: as long as the same step in a memory that holds it."
+        "predicted. `times`: as long as the same step in a memory that holds it. By a\n"
+        "roofline scratch memory counts as nothing: the last sizes may not train."
     )
 
 
 def _printed(shown: Table, *, width: int) -> str:
     """Print a table into a text, without colours or a notebook's display."""
-    text = io.StringIO()
-    Console(file=text, width=width, force_jupyter=False, force_terminal=False).print(
-        shown
-    )
+    text, no = io.StringIO(), False
+    Console(file=text, width=width, force_jupyter=no, force_terminal=no).print(shown)
     return text.getvalue().rstrip()
 
 

@@ -198,7 +198,7 @@ def test_all_known_cards_are_asked_at_once(said: dict[str, Any], folder: Path) -
     ("name", "words"),
     [
         ("largest for all", "`--largest` must be given with one card"),
-        ("largest drawn", "`--largest` must be given without --figure and --output"),
+        ("largest drawn", "one card, and without --figure and --output, which show"),
         ("largest linked", "`--largest` must be given without --link, --planner"),
     ],
 )

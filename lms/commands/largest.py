@@ -27,7 +27,7 @@ from lms.tf.offers import floor_of
 from lms.tf.prepare import Captured
 from lms.units import Bytes, format_bytes
 
-__all__ = ["Largest", "Size", "largest", "search_last", "size_at"]
+__all__ = ["Largest", "Size", "examples_of", "largest", "search_last", "size_at"]
 
 # Times as long as unplanned within which planned sizes are searched.
 _TIMES: Final = (1.1, 1.3)
@@ -121,12 +121,12 @@ def largest(
     def capture(size: int) -> tuple[Captured, int]:
         made = subject_of("build", build(size))
         captured = training_of(made.model, made.batch, settings, hardware=card)
-        return captured, _examples(made.batch)
+        return captured, examples_of(made.batch)
 
     return _Search(capture, multiple).answer()
 
 
-def _examples(batch: Any) -> int:
+def examples_of(batch: Any) -> int:
     """Return the first dimension of a batch's first part; 1 without one."""
     while not hasattr(batch, "shape"):
         batch = next(iter(batch.values() if isinstance(batch, dict) else batch))

@@ -21,7 +21,7 @@ from lms.commands.forecast import (
     on_card,
     training_of,
 )
-from lms.commands.largest import largest
+from lms.commands.largest import examples_of, largest
 from lms.commands.model_file import Subject, read_function, read_subject
 from lms.errors import BudgetError, HostMemoryError
 from lms.ir.graph import op_of
@@ -130,6 +130,7 @@ def _every_card(
 ) -> int:
     """Print what each known card makes of the step, with a plan where it needs one."""
     lines, rows = list[Any](), list[dict[str, Any]]()
+    count = examples_of(subject.batch)
     with _progress():
         t4 = PRESETS["t4"]  # the others get the same step
         captured = training_of(subject.model, subject.batch, settings, hardware=t4)
@@ -141,7 +142,7 @@ def _every_card(
             fits, support = "no", PRESETS[name].support
             if report is not None:
                 fits = "as it is" if report.fits_unplanned else "with the callback"
-            lines.append((name, fits, report, 1, support and "kernels to compile"))
+            lines.append((name, fits, report, count, support and "kernels to compile"))
             numbers = {} if report is None else report.numbers()
             rows.append({"hardware": name, "fits": fits, "support": support} | numbers)
     title = f"{request.subject} on known cards, by rooflines of stated rates"

@@ -134,12 +134,9 @@ def _drawn(whole: Whole, sizes: list[int], count: int) -> Block | None:
 
 def _align(w: Whole) -> _Maps:
     """Align axes from the right, as broadcasts do."""
-    places = [(shape, w.rank - len(shape)) for shape in w.read]
-    places = places[: 1 if w.proto.op == "BroadcastTo" else None]
-    return [
-        {a: a + by for a, n in enumerate(shape) if n == w.made[a + by]}
-        for shape, by in places
-    ]
+    read = [(shape, w.rank - len(shape)) for shape in w.read]
+    read = read[: 1 if w.proto.op == "BroadcastTo" else None]
+    return [{a: a + k for a, n in enumerate(s) if n == w.made[a + k]} for s, k in read]
 
 
 def _reduce(w: Whole) -> _Maps:
@@ -161,12 +158,10 @@ def _multiply(w: Whole) -> _Maps:
 def _label(w: Whole) -> _Maps:
     said = w.proto.attr["equation"].s.decode().replace(" ", "")
     told, _, made = said.partition("->")
-    if "." in said or any(len({*x}) < len(x) for x in (*told.split(","), made)):
+    read = told.split(",")
+    if "." in said or any(len({*x}) < len(x) for x in (*read, made)):
         return []
-    return [
-        {i: made.index(x) for i, x in enumerate(xs) if x in made}
-        for xs in told.split(",")
-    ]
+    return [{i: made.index(x) for i, x in enumerate(xs) if x in made} for xs in read]
 
 
 def _pool(w: Whole) -> _Maps:
@@ -201,9 +196,7 @@ def _stay(w: Whole) -> _Maps:
 _MAPS: Mapping[str, Callable[[Whole], _Maps]] = {
     "element by element": _align,
     "bias by channel": lambda w: [w.kept(), {0: w.channels}],
-    "row by row": lambda w: (
-        [w.kept(w.rank - 1)] if w.said("axis", default=-1) < 0 else []
-    ),
+    "row by row": lambda w: [w.kept(w.rank - 1)] * (w.said("axis", default=-1) < 0),
     "loss by row": lambda w: [{0: 0} for shape in w.read if shape[0] == w.made[0]],
     "choice by row": lambda w: [
         {a: a for a in range(len(shape))} for shape in (w.read[0], w.made, w.made)

@@ -121,9 +121,8 @@ class _Memory:
             if root is None or root in self.stays or made not in self.sizes:
                 continue
             before = self.graph.before[node.index] | 1 << node.index
-            if self.sizes[root] == self.sizes[made] and not (
-                self.holders[root] & ~before
-            ):
+            others = self.holders[root] & ~before
+            if self.sizes[root] == self.sizes[made] and not others:
                 self.holders[root] |= self.holders.pop(made)
                 self._roots[made] = root
                 self.stays |= {root} if made in self.stays else set()
@@ -148,9 +147,7 @@ class _Memory:
             i = node.index
             if not graph.is_first(node, node):  # in no loop
                 sources = [other for other in graph.edges[i] if other in best]
-                last[i] = max(
-                    sources, key=lambda other: (best[other], other), default=-1
-                )
+                last[i] = max(sources, key=lambda k: (best[k], k), default=-1)
                 best[i] = best.get(last[i], 0) + made[node.name]
         at, found = max(best, key=best.__getitem__, default=-1), list[int]()
         while at >= 0:

@@ -18,12 +18,15 @@ the number of what was copied. Beyond that:
     loops       A loop's Merge is found by its name and taken to be equal; then its
                 inputs must be equal, the edge back included.
     laws        Identities that the result names, and those of `lms.proof.laws`.
+    rows        Ops that write parts into one memory (`_ParallelConcatUpdate`) write row
+                after row, and nobody reads before the last: so the parts are there.
 """
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 from typing import Any, TypeAlias
 
 from lms.proof.laws import SIZES, Block, Whole, find_block
@@ -77,6 +80,7 @@ class Table:
     # Values behind a new first axis; counters of random numbers, and what was added.
     rows: dict[int, int] = field(default_factory=dict[int, int])
     added: dict[int, tuple[int, int]] = field(default_factory=dict[int, Any])
+    written: dict[int, list[int]] = field(default_factory=dict[int, Any])  # in rows
 
     def number(self, *key: Hashable) -> int:
         """Return the number of a value, a new one if the value is new."""
@@ -133,6 +137,8 @@ class Values:
                 raise Refuted(f"{node.name!r} runs in another branch or loop")
             made = self._branched(node)
             self._made[node.name] = self._numbered(node) if made is None else made
+            if node.op == "_ParallelConcatUpdate":
+                self._note_row(node)
         for node in graph.nodes:
             if node.op == "Merge" and self._begins(node):
                 self._agree(node, tuple(self.of(each) for each in node.reads))
@@ -170,28 +176,23 @@ class Values:
                 raise Refuted(f"variable {variable}: {self.blame(writers[-1])}")
         for name in first.effects.keys() - self.effects.keys():
             raise Refuted(f"effect {name!r} is missing")
-        there = first.effects
-        return [node for name, node in self.effects.items() if name not in there]
+        return [n for name, n in self.effects.items() if name not in first.effects]
 
     def blame(self, node: Node | None) -> str:
         """Name the first op on the way to a node whose value is no value of before."""
-        last, table = node, self.table
+        end, table = node, self.table
         while node is not None:
-            last, sources = (
-                node,
-                (self.graph.by_name.get(name) for name, _ in node.reads),
-            )
+            end = node
+            sources = (self.graph.by_name.get(name) for name, _ in node.reads)
             made = ((each, self._made.get(each.name, 0)) for each in sources if each)
             new = (each for each, n in made if isinstance(n, int) and n >= table.known)
             node = next((n for n in new if n.op not in ("Const", "Merge")), None)
-        return (
-            f"{last.name!r} ({last.op}) makes another value" if last else "is another"
-        )
+        return f"{end.name!r} ({end.op}) makes another value" if end else "is another"
 
     def version(self, variable: int, node: Node | None = None) -> int:
         """Return the number of a variable's value at a node, or at the step's end."""
-        earlier = self.writes[variable]
-        earlier &= self.graph.before[node.index] if node else -1
+        before = self.graph.before[node.index] if node else -1
+        earlier = self.writes[variable] & before
         if variable in self.table.named and node is not None:
             return self._followed(variable, node, earlier)
         if not earlier:
@@ -342,9 +343,7 @@ class Values:
 
     def _agree(self, node: Node, key: Hashable) -> None:
         """Check that a node is what the node of its name was before."""
-        if self._first is None:
-            self.table.keys[node.name] = key
-        elif self.table.keys.get(node.name, key) != key:
+        if self.table.keys.setdefault(node.name, key) != key:
             raise Refuted(f"{node.name!r} has other inputs: {self.blame(node)}")
 
     def _numbered(self, node: Node) -> _Made:
@@ -388,7 +387,9 @@ class Values:
         if node.name in self.effects or not table.named.isdisjoint(writes):
             self.effects[node.name] = node
             self._agree(node, (*what, *inputs, versions, when))
-            return table.number("named", node.name)
+            made = table.number("named", node.name)
+            table.written |= {made: []} if node.op == "Empty" else {}
+            return made
         if writes and when and node.op in {_ASSIGN, *_ADDS}:
             table.laws |= {"a write in a branch chooses": None}
             rest = _ADDS.get(node.op, versions[0])
@@ -500,9 +501,7 @@ class Values:
         less.attr["T"].CopyFrom(bit.proto.attr["T"])
         return self.table.number(describe(less), node.proto.device, *whole, ())
 
-    def _masked(
-        self, node: Node, what: Any, inputs: Sequence[int]
-    ) -> tuple[Hashable, int]:
+    def _masked(self, node: Node, what: Any, inputs: list[int]) -> tuple[Any, int]:
         """Return (a key that an op and its parts share, what its counter is ahead)."""
         table, ahead = self.table, 0
         bases = [table.parted(number)[0] for number in inputs]
@@ -538,24 +537,43 @@ class Values:
         return table.block(inputs[0], ranges)
 
     def _joined(self, node: Node, inputs: Sequence[int]) -> int | None:
-        """Return what blocks are side by side; None if they are not."""
-        if node.op != "ConcatV2" or len(inputs) < 2:
+        """Return what blocks are side by side, or were written so; None if not."""
+        told = self._constant(node, len(inputs) - 1) or []
+        if node.op == "ConcatV2" and told:
+            return self._side_by_side(inputs[:-1], told[0])
+        parts = self.table.written.get(inputs[0]) if node.op == "Reshape" else None
+        for axis in range(len(told) if parts else 0):
+            if (found := self._side_by_side(parts or (), axis)) is not None:
+                shape = self.table.shape(found)
+                return found if [*shape] == told and prod(shape[:axis]) == 1 else None
+        return None
+
+    def _side_by_side(self, parts: Sequence[int], axis: int) -> int | None:
+        table, blocks = self.table, [*map(self.table.parted, parts)]
+        ranges, rest, base = list[tuple[int, int]](), set[Block](), blocks[0][0]
+        if not (shape := table.sides.get(base)) or {own for own, _ in blocks} != {base}:
             return None
-        table, (*parts, _) = self.table, inputs
-        base = table.parted(parts[0])[0]
-        axes, shape = self._constant(node, len(parts)), table.sides.get(base)
-        ranges, rest = list[tuple[int, int]](), set[Block]()
-        if not axes or not shape or {table.parted(part)[0] for part in parts} != {base}:
-            return None
-        for _, block in map(table.parted, parts):
-            cut = {axis: (begin, end) for axis, begin, end in block}
-            ranges.append(cut.pop(axes[0] % len(shape), (0, 0)))
-            rest.add(tuple((axis, *cut[axis]) for axis in sorted(cut)))
+        for _, block in blocks:
+            cut = {at: (begin, end) for at, begin, end in block}
+            ranges.append(cut.pop(axis % len(shape), (0, 0)))
+            rest.add(tuple((at, *cut[at]) for at in sorted(cut)))
         is_row = all(a[1] == b[0] for a, b in pairwise(ranges))
         if not is_row or len(rest) > 1 or (0, 0) in ranges:
             return None
-        along = axes[0] % len(shape), ranges[0][0], ranges[-1][1]
+        along = axis % len(shape), ranges[0][0], ranges[-1][1]
         return table.block(base, [*rest.pop(), along])
+
+    def _note_row(self, node: Node) -> None:
+        """Note the parts in a memory, of which an op writes the last."""
+        made, written = self.of((node.name, 0)), self.table.written
+        if self._first is None or made < self.table.known:
+            return
+        parts, row = written.get(self.of(node.reads[0])), self._source(node, 1)
+        others = {*self.graph.readers.get(node.reads[0], ())} - {node}
+        is_next = parts is not None and node.proto.attr["loc"].i == len(parts)
+        if others or not is_next or row is None or row.op != "Reshape":
+            raise Refuted(f"{node.name!r} may write over what others read")
+        written[made] = [*(parts or ()), self.of(row.reads[0])]
 
 
 def _zero(node: Node | None) -> str | None:

@@ -5,7 +5,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from unet3d.options import check_folder, settle
 from unet3d.runs import RECIPES
 from unet3d.schemes import SCHEMES, choose_scheme
 from unet3d.scores import EmptyRule
+from unet3d.shapes import in_words, read_shape, read_spacing
 from unet3d.subjects import Problem
 from unet3d.synthesis import synthesize
 
@@ -117,17 +118,28 @@ def _add_check(commands: Any) -> None:
 
 
 def _add_train(commands: Any) -> None:
-    command = _command(commands, "train", "train the network", _train)
+    _add_training(_command(commands, "train", "train the network", _train))
+
+
+def _add_training(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--data", type=Path, help="folder of subjects")
     _add_scheme(command)
     command.set_defaults(softmax=False)  # the labels decide
     add("--output", type=Path, help="folder of the run")
     add("--size", type=int, default=144, help="voxels along each axis")
-    text = "train on patches of volumes that are not resized; voxels along each axis"
-    add("--patch", type=int, metavar="N", help=text)
-    text = "a network of your own, package:builder (see unet3d/builders.py)"
-    add("--model", metavar="BUILDER", help=text)
+    text = "train on patches of volumes of one spacing; voxels along each axis, or "
+    text += "along depth, height and width, such as 48x160x160"
+    add("--patch", type=_by(read_shape), metavar="N", help=text)
+    text = "mm along depth, height and width of the volumes that patches are cut from, "
+    text += "such as 3x0.8x0.8; the scans' median if left out; keep resamples nothing"
+    add("--spacing", type=_by(read_spacing), metavar="MM", help=text)
+    command.set_defaults(windows=())  # the labelled voxels decide
+    text = (
+        "residual-encoder, nnU-Net's network; residual-encoder-m, -l or -xl with the "
+    )
+    text += "patch and batch of its preset; or your own, package:builder (see "
+    add("--model", metavar="NAME", help=f"{text}unet3d/builders.py)")
     text = "loss, optimizer and rate: the case study's or nnU-Net's"
     add("--recipe", choices=RECIPES, default=RECIPES[0], help=text)
     add("--filters", type=int, default=16, help="channels of the top level")
@@ -141,7 +153,9 @@ def _add_train(commands: Any) -> None:
         action=argparse.BooleanOptionalAction,
         help="large model support where a step does not fit; on if left out",
     )
-    add("--budget", type=_size, metavar="SIZE", help="device memory, such as 12GiB")
+    add(
+        "--budget", type=_by(_size), metavar="SIZE", help="device memory, such as 12GiB"
+    )
     add("--mixed-precision", action="store_true", help="activations in float16")
     add("--linear-heads", action="store_true", help="heads without normalisation")
     boolean = argparse.BooleanOptionalAction
@@ -178,6 +192,11 @@ def _add_predict(commands: Any) -> None:
     add("--mirror", action="store_true", help=text)
     text = "write probabilities beside the labels"
     add("--save-probabilities", action="store_true", help=text)
+    text = "patches between the starts of patches; 1 is the fastest, without overlap"
+    add("--step-size", type=float, default=0.5, metavar="STEP", help=text)
+    text = "most memory of the process, such as 6GiB; larger volumes are put together "
+    text += "in pieces; half of the free memory if left out"
+    add("--host-memory", type=_by(_size), metavar="SIZE", help=text)
     _add_skip(command)
 
 
@@ -219,10 +238,19 @@ def _add_grouping(command: argparse.ArgumentParser) -> None:
 
 
 def _size(text: str) -> int:
-    try:
-        return parse_size(text, name="budget")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    return parse_size(text, name="budget")
+
+
+def _by(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return `read` for an option, whose message argparse prints."""
+
+    def reading(text: str) -> Any:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return reading
 
 
 def _bars(console: Console, *, shown: bool = True) -> Progress:
@@ -297,10 +325,11 @@ def _train(options: argparse.Namespace, console: Console) -> int:
                 workers=workers,
             )
     except tf.errors.ResourceExhaustedError as error:
+        volume = in_words(options.configuration.shape)
         console.print(
-            f"Error: Could not train a step of {options.configuration.side}^3: device "
-            f"memory is too small ({_reason(error)}). Train with --lms, or a smaller "
-            "--size or --patch.",
+            f"Error: Could not train a step of {volume}: device memory is too small "
+            f" ({_reason(error)}). Train with --lms, or a smaller --size or "
+            "--patch.",
             style="red",
             markup=False,
             soft_wrap=True,
@@ -339,7 +368,12 @@ def _predict(options: argparse.Namespace, console: Console) -> int:
             subjects=options.subjects,
             size=options.size,
             skip_bad=options.skip_bad,
-            style=Style(mirrored=options.mirror, kept=options.save_probabilities),
+            style=Style(
+                mirrored=options.mirror,
+                kept=options.save_probabilities,
+                host=options.host_memory,
+                step=options.step_size,
+            ),
             progress=progress,
         )
     _list_problems(predicted.problems, console)

@@ -18,6 +18,7 @@ import numpy as np
 
 from unet3d.patches import draw_patch
 from unet3d.reading import Images, Labels
+from unet3d.shapes import CUBE, as_shape
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -28,8 +29,8 @@ __all__ += ["training_batches", "validation_batches"]
 
 # Loads one prepared subject: `functools.partial(load_prepared, files, ...)`.
 Load: TypeAlias = Callable[[], tuple[Images, Labels]]
-# Voxels along each axis, channels, regions.
-Shape: TypeAlias = tuple[int, int, int]
+# Voxels along each axis or (depth, height, width), channels, regions.
+Shape: TypeAlias = tuple[int | Sequence[int], int, int]
 # Augmentation: at most 0.1 standard deviations up or down, and 10 % more or less.
 SHIFT = 0.1
 SCALE = 0.1
@@ -58,6 +59,7 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
     varied: bool = True,
     patches: bool = False,
     by_label: bool = False,
+    spacing: Sequence[float] = CUBE,
     prefetch: int = 1,
     worker: tuple[int, int] = (0, 1),
 ) -> "tf.data.Dataset":
@@ -66,7 +68,7 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
     Each `worker`, (rank, workers), draws other examples: together the examples that
     one worker draws with `workers` times the batch size. `shape` is an example's. With
     `patches` they are patches of the volumes of `loads`; `varied` augments examples;
-    `by_label` is that of `draw_patch`.
+    `by_label` is that of `draw_patch`; axes of another `spacing` do not change places.
     """
 
     def examples() -> Iterator[tuple[Images, Labels]]:
@@ -82,7 +84,7 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
                         images, regions, shape[0], rng, by_label=by_label
                     )
                 if varied:
-                    images, regions = augment(images, regions, rng)
+                    images, regions = augment(images, regions, rng, spacing)
                 yield images, regions
 
     return _dataset(examples, shape, batch_size, prefetch)
@@ -103,13 +105,19 @@ def validation_batches(
 
 
 def augment(
-    images: Images, regions: Labels, rng: np.random.Generator
+    images: Images,
+    regions: Labels,
+    rng: np.random.Generator,
+    spacing: Sequence[float] = CUBE,
 ) -> tuple[Images, Labels]:
     """Turn, mirror and re-colour one example; images and regions move together.
 
-    The background stays 0.
+    The background stays 0. An example turns only where its shape and voxels stay.
     """
     order = (*rng.permutation(3).tolist(), 3)
+    axes = list(zip(images.shape[:3], spacing, strict=True))
+    if [axes[k] for k in order[:3]] != axes:
+        order = (0, 1, 2, 3)
     mirrored = tuple(np.flatnonzero(rng.random(3) < 0.5).tolist())
     channels = images.shape[-1]
     scale = rng.uniform(1 - SCALE, 1 + SCALE, channels).astype(np.float32)
@@ -133,7 +141,7 @@ def _dataset(
             yield np.stack([x for x, _ in batch]), np.stack([y for _, y in batch])
 
     size, channels, regions = shape
-    volume = (batch_size, size, size, size)
+    volume = (batch_size, *as_shape(size))
     signature = (
         tf.TensorSpec((*volume, channels), tf.float32),
         tf.TensorSpec((*volume, regions), tf.uint8),

@@ -1,4 +1,4 @@
-"""Networks of the user's own: `--model package:builder`.
+"""Networks by name: `--model residual-encoder`, or package:builder for the user's own.
 
     builder((depth, height, width, channel), outputs) -> keras.Model
 
@@ -7,24 +7,34 @@ a list of logits with lower levels after the top, for a recipe that trains them.
 has activation, loss and optimizer. Predictions of another size call the builder again.
 """
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 import keras
 
-from unet3d.model import LEARNING_RATE, as_probabilities
-from unet3d.runs import Configuration
+from unet3d.model import LEARNING_RATE, as_probabilities, check_divisible
+from unet3d.residual import build_residual
+from unet3d.runs import RESIDUAL, Configuration
+from unet3d.shapes import as_shape, find_levels
 
 __all__ = ["build_own"]
 
 
-def build_own(configuration: Configuration, size: int, *, supervised: bool) -> Any:
-    """Build the network of `configuration.model`, for cubes of `size` voxels a side."""
+def build_own(
+    configuration: Configuration, size: int | Sequence[int], *, supervised: bool
+) -> Any:
+    """Build the network of `configuration.model`, for volumes of `size` voxels."""
     task, name = configuration.task, configuration.model or ""
-    shape = (size, size, size, len(task.channels))
+    shape = (*as_shape(size), len(task.channels))
     outputs = len(task.regions) + configuration.softmax
     keras.utils.set_random_seed(configuration.seed)  # the builder has no seed
-    inner = _builder(name)(shape, outputs)
+    if name.startswith(RESIDUAL):
+        levels = find_levels(configuration.voxel, configuration.shape)
+        check_divisible(shape[:3], levels.divisor, "patch")
+        inner = build_residual(shape, outputs, levels)
+    else:
+        inner = _builder(name)(shape, outputs)
     if not configuration.follows_nnunet and len(inner.outputs) > 1:
         inner = keras.Model(inner.inputs, inner.outputs[0])  # no untrained weights
     inputs = keras.Input(shape, configuration.batch_size if supervised else None)

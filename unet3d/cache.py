@@ -15,12 +15,13 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unet3d.data import check_size, prepare
+from unet3d.data import Common, check_size, prepare
 from unet3d.files import write_arrays
 from unet3d.lines import grouped, several, some
 from unet3d.reading import Images, Labels, read_subject
@@ -33,28 +34,39 @@ __all__ = ["SKIP", "cache_entry", "load_prepared", "prepare_all", "usable"]
 VERSION = 3
 # Ends an error of bad subjects, which --skip-bad turns into a list.
 SKIP = "Or leave bad subjects out with --skip-bad."
+_OWN = Common()
 _ENOUGH = 20  # bad subjects after which reading stops
 
 
 def load_prepared(
-    files: SubjectFiles, *, size: int | None, scheme: LabelScheme, cache: Path
+    files: SubjectFiles,
+    *,
+    size: int | None,
+    scheme: LabelScheme,
+    cache: Path,
+    common: Common = _OWN,
 ) -> tuple[Images, Labels]:
     """Take a prepared subject from the cache, or prepare it and put it there."""
     if size is not None:
         check_size(size)
-    path = cache_entry(files, size=size, scheme=scheme, cache=cache)
+    path = cache_entry(files, size=size, scheme=scheme, cache=cache, common=common)
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             return arrays["images"], arrays["regions"]
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         pass  # absent, or damaged by something outside: make it anew
-    images, regions = prepare(read_subject(files, scheme), size, scheme)
+    images, regions = prepare(read_subject(files, scheme), size, scheme, common)
     write_arrays(path, {"images": images, "regions": regions})
     return images, regions
 
 
 def cache_entry(
-    files: SubjectFiles, *, size: int | None, scheme: LabelScheme, cache: Path
+    files: SubjectFiles,
+    *,
+    size: int | None,
+    scheme: LabelScheme,
+    cache: Path,
+    common: Common = _OWN,
 ) -> Path:
     """Name a subject's entry, which may not exist yet."""
     volumes = [*files.images, *([files.labels] if files.labels else [])]
@@ -64,6 +76,8 @@ def cache_entry(
         "labels": list(scheme.regions.values()),
         "files": [_fingerprint(volume.path, volume.index) for volume in volumes],
     }
+    if common != _OWN:
+        decisive["common"] = asdict(common)
     text = json.dumps(decisive, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
     return cache / f"{files.name}-{size or 'whole'}-{digest}.npz"
@@ -81,20 +95,21 @@ def usable(found: Found, *, skip_bad: bool) -> tuple[SubjectFiles, ...]:
     return found.subjects
 
 
-def prepare_all(
+def prepare_all(  # noqa: PLR0913 - of whom, how, and where to
     subjects: Sequence[SubjectFiles],
     *,
     size: int | None,
     scheme: LabelScheme,
     cache: Path,
     skip_bad: bool,
+    common: Common = _OWN,
     progress: Callable[[], None] = lambda: None,
 ) -> Found:
     """Put every subject into the cache; return the prepared and the bad subjects."""
     good, problems = [], []
     for files in subjects:
         try:
-            load_prepared(files, size=size, scheme=scheme, cache=cache)
+            load_prepared(files, size=size, scheme=scheme, cache=cache, common=common)
             good.append(files)
         except (FileNotFoundError, ValueError) as error:
             problems.append(Problem(name=files.name, message=str(error)))

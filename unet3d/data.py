@@ -19,6 +19,8 @@ as in the paper, not the data set's.
 Known weakness: shrinking does not smooth first, so fine detail may alias.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -26,11 +28,12 @@ from numpy.typing import NDArray
 
 from unet3d.extras import Nifti1Image, ndimage
 from unet3d.lines import check_integer
-from unet3d.orientation import from_canonical
-from unet3d.reading import Images, Labels, Subject, read_subject
+from unet3d.orientation import from_canonical, voxel_sizes
+from unet3d.reading import Images, Labels, Scan, Subject, read_subject
 from unet3d.schemes import BRATS2017, MODALITIES, REGIONS, LabelScheme
+from unet3d.shapes import Sides, as_shape
 
-__all__ = ["as_image", "to_labels"]
+__all__ = ["Common", "Window", "as_image", "to_labels"]
 __all__ += ["MODALITIES", "REGIONS", "Box", "Subject", "brain_box", "check_size"]
 __all__ += ["normalise", "prepare", "prepare_images", "read_subject", "resize_images"]
 __all__ += [
@@ -41,11 +44,27 @@ __all__ += [
     "to_regions",
 ]
 
+# Of Hounsfield units: lower and upper end, mean and deviation.
+Window = tuple[float, float, float, float]
 Voxel = TypeVar("Voxel", bound=np.generic)
 Mask = NDArray[np.bool_]
 Box = tuple[slice, slice, slice]
 
 THRESHOLD = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Common:
+    """The `spacing` in mm, and `windows` of CT channels, that all scans of a run get.
+
+    None leaves a scan's spacing, or normalises a channel over its own brain.
+    """
+
+    spacing: Sides | None = None
+    windows: tuple[Window | None, ...] = ()
+
+
+_OWN = Common()
 
 
 def brain_box(images: Images) -> Box:
@@ -85,16 +104,29 @@ def resize_volume(
     return np.asarray(resized, dtype=volume.dtype)
 
 
-def normalise(images: Images, brain: Mask) -> Images:
+def normalise(
+    images: Images,
+    brain: Mask,
+    windows: Sequence[Window | None] = (),
+    shifts: Sequence[float] = (),
+) -> Images:
     """Give each channel mean 0 and deviation 1 over the brain, and 0 outside it.
 
-    A channel that is constant over the brain becomes 0 everywhere.
+    A channel that is constant over the brain becomes 0 everywhere. A channel with a
+    window is cut to its ends, and gets the window's mean and deviation everywhere.
     """
     voxels = images[brain].astype(np.float64)
     deviation = voxels.std(axis=0)
     deviation[deviation == 0] = 1.0
+    voxels -= voxels.mean(axis=0)  # in place: CT of a whole body takes gigabytes
+    voxels /= deviation
     result = np.zeros(images.shape, dtype=np.float32)
-    result[brain] = (voxels - voxels.mean(axis=0)) / deviation
+    result[brain] = voxels
+    for k, window in enumerate(windows):
+        if window is not None:
+            low, high, mean, deviation = window
+            own = np.clip(images[..., k] + np.float32(shifts[k]), low, high)
+            result[..., k] = (own - np.float32(mean)) / np.float32(deviation)
     return result
 
 
@@ -110,32 +142,47 @@ def to_regions(labels: Labels, scheme: LabelScheme) -> Labels:
 
 
 def prepare(
-    subject: Subject, size: int | None, scheme: LabelScheme = BRATS2017
+    subject: Subject,
+    size: int | None,
+    scheme: LabelScheme = BRATS2017,
+    common: Common = _OWN,
 ) -> tuple[Images, Labels]:
-    """Crop, resize and normalise one subject; a `size` of None keeps all voxels.
+    """Crop, resize and normalise one subject.
+
+    With a `size` of None the spacing becomes the common one, or stays.
 
     Returns:
         Images, float32 of shape (size, size, size, channel), and regions, uint8 of
         shape (size, size, size, region).
     """
-    try:
-        images, box = prepare_images(subject.images, size)
-    except ValueError as error:
-        raise ValueError(f"subject {subject.name}: {error}") from error
-    labels = subject.labels[box]
-    return images, to_regions(resize_labels(labels, size) if size else labels, scheme)
+    images, box = prepare_images(subject, size, common)
+    labels, shape = subject.labels[box], as_shape(images.shape[:3])
+    if labels.shape != shape:
+        labels = resize_volume(labels, shape, order=0)
+    return images, to_regions(labels, scheme)
 
 
-def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
+def prepare_images(
+    scan: Scan, size: int | None, common: Common = _OWN
+) -> tuple[Images, Box]:
     """Return images as `prepare` does, and the box of the crop."""
-    box = brain_box(images)
-    images = images[box]
+    try:
+        box = brain_box(scan.images)
+    except ValueError as error:
+        raise ValueError(f"subject {scan.name}: {error}") from error
+    images = scan.images[box]
     brain = (images != 0).any(axis=-1).astype(np.uint8)
-    if size is None:
-        return normalise(images, brain > 0), box
-    check_size(size)
-    inside = resize_volume(brain, (size, size, size), order=0) > 0
-    return normalise(resize_images(images, size), inside), box
+    shape = brain.shape
+    if size is not None:
+        check_size(size)
+        shape = as_shape(size)
+    elif common.spacing is not None:
+        sides = zip(shape, voxel_sizes(scan.affine), common.spacing, strict=True)
+        shape = as_shape([max(1, round(n * own / new)) for n, own, new in sides])
+    if shape != brain.shape or size is not None:
+        brain = resize_volume(brain, shape, order=0)
+        images = resize_channels(images, shape)
+    return normalise(images, brain > 0, common.windows, scan.shifts), box
 
 
 def check_size(size: int) -> None:
@@ -154,8 +201,10 @@ def resize_channels(
     volume: NDArray[np.float32], shape: tuple[int, int, int]
 ) -> NDArray[np.float32]:
     """Resize each channel, the last axis, linearly to (depth, height, width)."""
-    channels = np.moveaxis(volume.astype(np.float32, copy=False), -1, 0)
-    return np.stack([resize_volume(one, shape) for one in channels], axis=-1)
+    resized = np.empty((*shape, volume.shape[-1]), np.float32)
+    for k in range(volume.shape[-1]):
+        resized[..., k] = resize_volume(volume[..., k].astype(np.float32), shape)
+    return resized
 
 
 def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Labels:

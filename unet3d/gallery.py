@@ -41,7 +41,7 @@ def gather_slice(
 
     Of slices with equally many, each region's share of its largest slice decides.
     """
-    images, _ = read_images(files)
+    images = read_images(files).images
     box = brain_box(images)
     truth = read_labels(files, scheme)[box]
     there = [group for group in sets if files.name in group.subjects]

@@ -9,9 +9,14 @@ import numpy as np
 import tensorflow as tf
 from rich.progress import Progress
 
-from lms import LMSCallback, StepReport
+from lms import LMSCallback, LMSError, StepReport
+from lms.commands.forecast import captured_for, forecast
+from lms.machine.hardware import Hardware
+from lms.planning.settings import Settings
 from lms.report.step import headline
 from lms.storage.files import write_text
+from lms.tf.capture.keras_step import step_of_data
+from lms.tf.capture.tracing import read_signature, trace
 from lms.units import format_bytes
 from lms.workers.collectives import Workers
 from unet3d.checkpoints import MONITOR
@@ -19,8 +24,8 @@ from unet3d.files import write_json
 from unet3d.lines import log, tell
 from unet3d.runs import Configuration
 
-__all__ = ["Shown", "computes", "memory_in_words", "memory_support", "plan_in_words"]
-__all__ += ["write_memory"]
+__all__ = ["Shown", "computes", "memory_in_words", "memory_support"]
+__all__ += ["plan_in_words", "prediction_bytes", "write_memory"]
 
 _ADDED = 32_768  # float32 values: a dry card may compute up to 16 KiB
 
@@ -92,6 +97,19 @@ def computes() -> bool:
     """Find out whether the device computes: a dry card launches no kernel."""
     ones = tf.constant(np.ones(_ADDED, np.float32))
     return bool(np.all((ones + ones).numpy() == 2))
+
+
+def prediction_bytes(model: Any) -> int | None:
+    """Predict the device's bytes of a prediction; None where the step is not known."""
+    batch = tf.TensorSpec((1, *model.input_shape[1:]))
+    rates: Any = dict.fromkeys(("flops", "memory_bandwidth", "h2d", "d2h"), 1e12)
+    endless = Hardware(name="a device without a limit", memory=1 << 50, **rates)
+    try:
+        step = trace(step_of_data(model, "predict"), read_signature([(batch,)]))
+        found = forecast(captured_for(step, Settings(), hardware=endless))
+    except LMSError:
+        return None
+    return found.report.unplanned_peak_bytes
 
 
 def plan_in_words(swapping: LMSCallback | None) -> str:

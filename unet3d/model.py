@@ -26,9 +26,10 @@ enhancing was 0.90, 0.42 and 0.25 after 125 epochs with the case study's heads, 
 0.97, 0.93 and 0.93 after 100 epochs with linear ones.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, repeat
+from math import prod
 from typing import Any
 
 import keras
@@ -37,9 +38,10 @@ from keras import layers
 from unet3d.layers import InstanceNormalization
 from unet3d.lines import check_integer
 from unet3d.losses import dice_coefficient, weighted_dice_loss
+from unet3d.shapes import CUBE, Shape, as_shape, find_levels, in_words
 
 __all__ = ["DROPOUT", "HEADS", "LEARNING_RATE", "SLOPE", "as_probabilities"]
-__all__ += ["build_unet"]
+__all__ += ["build_unet", "check_divisible"]
 
 DROPOUT = 0.3
 HEADS = 3
@@ -48,7 +50,7 @@ SLOPE = 0.01
 
 
 def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
-    size: int = 144,
+    size: int | Sequence[int] = 144,
     filters: int = 16,
     depth: int = 5,
     modalities: int = 4,
@@ -59,11 +61,13 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
     linear_heads: bool = False,
     softmax: bool = False,
     supervised: bool = False,
+    spacing: Sequence[float] = CUBE,
 ) -> keras.Model:
     """Build the network, compiled with Adam, weighted Dice loss and the Dice metric.
 
     Args:
-        size: Voxels along each axis of the volume; divisible by 2^(depth - 1).
+        size: Voxels along each axis of the volume, or (depth, height, width); divisible
+            by 2^(depth - 1), where each level halves the axis.
         filters: Channels of the top level; each level below has twice as many.
         depth: Levels, at least 2. The top 3 have a head, but never the lowest one.
         modalities: Channels of the input.
@@ -73,19 +77,31 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
         linear_heads: Whether heads are convolutions alone.
         softmax: Whether labels exclude each other, so that the output begins with one
             more channel, the background's.
-        supervised: Whether lower levels follow on the channels, enlarged; they have no
-            weights of their own.
+        supervised: Whether voxels of lower levels follow (`as_probabilities`); they
+            have no weights of their own.
+        spacing: Sides of a voxel along (depth, height, width). Levels do not halve an
+            axis whose voxels are twice as long as the shortest, or longer.
 
     Example:
         >>> build_unet(size=16, filters=2, depth=2).output_shape
         (None, 16, 16, 16, 3)
     """
-    _check(size, filters=filters, depth=depth, modalities=modalities, labels=labels)
+    sizes = {"filters": filters, "depth": depth}
+    sizes |= {"modalities": modalities, "labels": labels}
+    advice = "Ask for more, or leave it out for the case study's."
+    sides = [("size", side) for side in as_shape(size)]
+    for name, value in (*sides, *sizes.items()):
+        check_integer(name, value, least=1 + (name == "depth"), advice=advice)
+    shape, levels = as_shape(size), find_levels(spacing, most=depth)
+    check_divisible(shape, levels.divisor)
     blocks = _Blocks(seeds=repeat(None) if seed is None else count(seed))
-    inputs = keras.Input((size, size, size, modalities), batch_size, name="images")
-    skips = _go_down(inputs, blocks, [filters * 2**level for level in range(depth)])
-    heads = _go_up(skips, blocks, labels + softmax, linear_heads=linear_heads)
-    *lower, logits = _add_heads(heads)
+    inputs = keras.Input((*shape, modalities), batch_size, name="images")
+    widths = [filters * 2**level for level in range(depth)]
+    skips = _go_down(inputs, blocks, widths, levels.strides)
+    heads = _go_up(
+        skips, blocks, labels + softmax, levels.strides, linear_heads=linear_heads
+    )
+    *lower, logits = _add_heads(heads, levels.strides)
     every = [logits, *reversed(lower if supervised else [])]
     outputs = as_probabilities(every, softmax=softmax)
     model = keras.Model(inputs, outputs, name="unet3d")
@@ -100,17 +116,17 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
 def as_probabilities(logits: list[Any], *, softmax: bool) -> Any:
     """Turn logits of a network's levels, the top first, into one float32 tensor.
 
-    Lower levels are enlarged to the top's size, and follow on the channels.
+    Of several levels it has the shape (batch, voxel, channel), the top's voxels first.
     """
     kind, every = "softmax" if softmax else "sigmoid", []
     for level, one in enumerate(logits):
         name = f"labels{level or ''}"
         found = layers.Activation(kind, dtype="float32", name=name)(one)
-        if level:
-            factor = logits[0].shape[1] // one.shape[1]
-            found = layers.UpSampling3D(factor, name=f"{name}_upsample")(found)
+        if len(logits) > 1:
+            flat = (prod(one.shape[1:4]), one.shape[-1])
+            found = layers.Reshape(flat, dtype="float32")(found)
         every.append(found)
-    join = layers.Concatenate(dtype="float32", name="supervised")
+    join = layers.Concatenate(axis=1, dtype="float32", name="supervised")
     return join(every) if len(every) > 1 else every[0]
 
 
@@ -121,7 +137,7 @@ class _Blocks:
     seeds: Iterator[int | None]
 
     def conv(
-        self, x: Any, filters: int, name: str, *, kernel: int = 3, stride: int = 1
+        self, x: Any, filters: int, name: str, *, kernel: int = 3, stride: Any = 1
     ) -> Any:
         """Add a convolution with bias, instance normalisation and leaky ReLU."""
         x = self.linear(x, filters, name, kernel=kernel, stride=stride)
@@ -129,7 +145,7 @@ class _Blocks:
         return layers.LeakyReLU(SLOPE, name=f"{name}_relu")(x)
 
     def linear(
-        self, x: Any, filters: int, name: str, *, kernel: int = 3, stride: int = 1
+        self, x: Any, filters: int, name: str, *, kernel: int = 3, stride: Any = 1
     ) -> Any:
         """Add a convolution with bias."""
         start: Any = keras.initializers.GlorotUniform(next(self.seeds))
@@ -151,12 +167,14 @@ class _Blocks:
         return self.conv(dropout(x), filters, f"{name}_2")
 
 
-def _go_down(x: Any, blocks: _Blocks, filters: list[int]) -> list[Any]:
+def _go_down(
+    x: Any, blocks: _Blocks, filters: list[int], strides: Sequence[Shape]
+) -> list[Any]:
     """Add the way down; return each level's sum with its context, the top first."""
     sums = []
-    for level, width in enumerate(filters):
+    for level, (width, stride) in enumerate(zip(filters, strides, strict=True)):
         name = f"down{level}"
-        x = blocks.conv(x, width, name, stride=1 if level == 0 else 2)
+        x = blocks.conv(x, width, name, stride=stride)
         context = blocks.context(x, width, f"{name}_context")
         x = layers.Add(name=f"{name}_sum")([x, context])
         sums.append(x)
@@ -164,7 +182,12 @@ def _go_down(x: Any, blocks: _Blocks, filters: list[int]) -> list[Any]:
 
 
 def _go_up(
-    skips: list[Any], blocks: _Blocks, labels: int, *, linear_heads: bool
+    skips: list[Any],
+    blocks: _Blocks,
+    labels: int,
+    strides: Sequence[Shape],
+    *,
+    linear_heads: bool,
 ) -> list[Any]:
     """Add the way up; return the heads of the top levels, the lowest first."""
     x = skips[-1]
@@ -172,7 +195,7 @@ def _go_up(
     for level in reversed(range(len(skips) - 1)):
         skip, name = skips[level], f"up{level}"
         width = skip.shape[-1]
-        x = layers.UpSampling3D(name=f"{name}_upsample")(x)
+        x = layers.UpSampling3D(strides[level + 1], name=f"{name}_upsample")(x)
         x = blocks.conv(x, width, f"{name}_in")
         x = layers.Concatenate(name=f"{name}_concat")([skip, x])
         x = blocks.conv(x, width, f"{name}_3")
@@ -183,25 +206,29 @@ def _go_up(
     return heads
 
 
-def _add_heads(heads: list[Any]) -> list[Any]:
+def _add_heads(heads: list[Any], strides: Sequence[Shape]) -> list[Any]:
     """Add up the heads, each sum upsampled to the next level; return all sums."""
     total = heads[0]
     sums = [total]
     for level, head in zip(reversed(range(len(heads) - 1)), heads[1:], strict=True):
-        total = layers.UpSampling3D(name=f"head{level}_upsample")(total)
+        enlarge = layers.UpSampling3D(strides[level + 1], name=f"head{level}_upsample")
+        total = enlarge(total)
         total = layers.Add(name=f"head{level}_sum")([total, head])
         sums.append(total)
     return sums
 
 
-def _check(size: int, **sizes: int) -> None:
-    advice = "Ask for more, or leave it out for the case study's."
-    for name, value in {"size": size, **sizes}.items():
-        check_integer(name, value, least=1 + (name == "depth"), advice=advice)
-    step = 2 ** (sizes["depth"] - 1)
-    if size % step:
-        below = size - size % step
-        raise ValueError(
-            f"`size` must be divisible by 2^(depth - 1) = {step}, got {size}. "
-            f"Use {below + step}{f' or {below}' if below else ''}."
-        )
+def check_divisible(shape: Shape, divisor: Shape, name: str = "size") -> None:
+    """Refuse a volume that the levels of a network cannot halve."""
+    above = as_shape([-(-n // s) * s for n, s in zip(shape, divisor, strict=True)])
+    if above == shape:
+        return
+    below = as_shape([n - n % s for n, s in zip(shape, divisor, strict=True)])
+    step, got, more, less = (
+        in_words(one).removesuffix("^3") for one in (divisor, shape, above, below)
+    )
+    why = "2^(depth - 1)" if len({*divisor}) == 1 else "the strides of all levels"
+    raise ValueError(
+        f"`{name}` must be divisible by {why} = {step}, got {got}. Use "
+        f"{more}{f' or {less}' if all(below) else ''}."
+    )

@@ -10,14 +10,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from unet3d.common import CT, find_windows, median_grid
 from unet3d.runs import (
+    RESIDUAL,
     Configuration,
     Surroundings,
     check_same,
     read_configuration,
     read_surroundings,
 )
-from unet3d.schemes import SCHEMES, choose_scheme, scheme_named
+from unet3d.schemes import SCHEMES, LabelScheme, choose_scheme, scheme_named
+from unet3d.shapes import PRESETS, choose_patch
+from unet3d.subjects import find_subjects
 
 __all__ = ["check_folder", "settle"]
 
@@ -40,6 +44,8 @@ def settle(
             before["budget"] = None
         if given.get("label_scheme"):
             given["label_scheme"] = scheme_named(given["label_scheme"]).name
+        if isinstance(given.get("spacing"), str):  # it was decided when the run began
+            del given["spacing"]
         _take_surroundings(options, given, workers)
     settings = {name: vars(options)[name] for name in _SETTINGS}
     settings |= before | {n: given[n] for n in _SETTINGS if n in given}
@@ -48,12 +54,7 @@ def settle(
     data = Path(settings["data"]).resolve()
     settings["data"] = str(data)
     if not before:
-        chosen = choose_scheme(settings["label_scheme"], data)
-        if chosen is None:
-            raise _missing("--label-scheme")
-        settings["label_scheme"] = chosen.name
-        settings["scheme"] = None if chosen.name in SCHEMES else chosen
-        settings["softmax"] = chosen.is_exclusive
+        _begin(settings, data, given)
     if options.output is None:
         raise _missing("--output")
     configuration = Configuration(**settings)
@@ -61,6 +62,17 @@ def settle(
         check_same(options.output, configuration)
         _check_there(configuration)
     return configuration
+
+
+def _begin(settings: dict[str, Any], data: Path, given: dict[str, Any]) -> None:
+    """Set what the data decides when a run begins."""
+    chosen = choose_scheme(settings["label_scheme"], data)
+    if chosen is None:
+        raise _missing("--label-scheme")
+    settings["label_scheme"] = chosen.name
+    settings["scheme"] = None if chosen.name in SCHEMES else chosen
+    settings["softmax"] = chosen.is_exclusive
+    _fit_to_data(settings, chosen, given)
 
 
 def check_folder(path: Path, name: str) -> None:
@@ -111,6 +123,37 @@ def _take_surroundings(
         options.cache = Path(around.cache)
     if around.workers is not None and "workers" not in given and workers == 1:
         options.workers = around.workers
+
+
+def _fit_to_data(settings: dict[str, Any], scheme: LabelScheme, given: Any) -> None:
+    """Set spacing, windows, and a preset's patch and batch, by all labelled scans."""
+    network, _, preset = (settings["model"] or "").rpartition("-")
+    is_preset = network == RESIDUAL and preset in PRESETS
+    asked, settings["spacing"] = settings["spacing"] or "median", None
+    is_patched = bool(settings["patch"]) or is_preset
+    if not is_patched and "spacing" in given and given["spacing"] != "keep":
+        raise ValueError(
+            f"`spacing` must come with --patch, got {given['spacing']} with volumes "
+            "that are resized to --size. Leave one of them out."
+        )
+    if not is_patched and CT not in scheme.channels:
+        return
+    found = find_subjects(Path(settings["data"]), scheme.channels)
+    subjects = [files for files in found.subjects if not files.is_test]
+    if CT in scheme.channels:
+        settings["windows"] = find_windows(subjects, scheme)
+    if not is_patched:
+        return
+    shape, median = median_grid(subjects)
+    if asked != "keep":
+        settings["spacing"] = median if asked == "median" else asked
+    if is_preset:
+        outputs = len(scheme.regions) + settings["softmax"]
+        sides = settings["spacing"] or median
+        patch, batch = choose_patch(preset, sides, shape, outputs)
+        settings["patch"] = settings["patch"] or patch
+        if "batch_size" not in given:
+            settings["batch_size"] = batch
 
 
 def _missing(option: str) -> ValueError:

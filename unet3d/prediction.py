@@ -12,7 +12,7 @@ Labels on the cube serve to compare resolutions as the case study did, with a si
 resizing from one cube to another.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,25 @@ from rich.progress import Progress
 from lms.storage.files import draft_of
 from unet3d.cache import SKIP, usable
 from unet3d.checkpoints import load_weights
-from unet3d.data import as_image, brain_box, prepare_images, resize_channels, to_labels
+from unet3d.data import Box, as_image, prepare_images, to_labels
 from unet3d.extras import nibabel
 from unet3d.files import read_json, write_arrays, write_json
 from unet3d.lines import log
-from unet3d.memory import memory_support
-from unet3d.patches import predict_volume
-from unet3d.reading import Images, read_images
+from unet3d.memory import memory_support, prediction_bytes
+from unet3d.patches import STEP, predictor
+from unet3d.reading import Images, Scan, read_images
 from unet3d.runs import Configuration, read_configuration
 from unet3d.schemes import as_text
+from unet3d.shapes import Shape, as_shape
 from unet3d.splits import read_split
+from unet3d.streaming import (
+    Piece,
+    Room,
+    cut_pieces,
+    find_room,
+    patched_pieces,
+    resized_pieces,
+)
 from unet3d.subjects import Problem, SubjectFiles, find_subjects, stem_of
 from unet3d.training import build_for, precision_of
 from unet3d.volumes import read_source
@@ -51,10 +60,23 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How to predict: by `mirrored` images too; are probabilities `kept`?"""
+    """How to predict: by `mirrored` images too; are probabilities `kept`?
+
+    `host` is the most bytes that the process may take; half of the free ones if None.
+    Patches lie `step` patches apart.
+    """
 
     mirrored: bool = False
     kept: bool = False
+    host: int | None = None
+    step: float = STEP
+
+    def __post_init__(self) -> None:
+        """Refuse patches that overlap entirely, or leave gaps."""
+        if not 0 < self.step <= 1:
+            raise ValueError(
+                f"`step` must be above 0 and at most 1 patch, got {self.step}. Use 0.5."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +137,16 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     bar = bars.add_task("Segmenting", total=len(chosen))
     problems, names = list(bad), []
     every = [_open(*one, size) for one in zip(runs, configurations, strict=True)]
+    models = [(network.model, network.configuration) for network in every]
+    device = max(filter(None, (prediction_bytes(m) for m, _ in models)), default=None)
     for files in chosen:
         networks = every
         if subjects == "validation" and wanted is not None:
             networks = [one for one in every if files.name in one.validated]
         try:
-            _segment(networks, files, output, style)
+            room = find_room(files, models, device, style.host, kept=style.kept)
+            log(bars, f"Segmenting {files.name}: {room.in_words}")
+            _segment(networks, files, output, style, room)
             names.append(files.name)
             log(bars, f"Segmented {files.name}, {len(names)} of {len(chosen)}")
         except ValueError as error:
@@ -136,7 +162,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
             "runs": own,
             "label scheme": scheme.name,
             "scheme": asdict(scheme),
-            "size": every[0].model.input_shape[1],
+            "size": min(every[0].model.input_shape[1:4]),
             "mirrored": style.mirrored,
             "subjects": names,
             "left out": [problem.message for problem in problems],
@@ -157,7 +183,7 @@ def _check_alike(runs: Sequence[Path], found: Sequence[Configuration]) -> None:
 
 def _open(run: Path, configuration: Configuration, size: int | None) -> _Network:
     with precision_of(configuration):
-        model = build_for(configuration, configuration.side if size is None else size)
+        model = build_for(configuration, configuration.shape if size is None else size)
         load_weights(model, _weights(run))
     support, split = memory_support(configuration), run / "split.json"
     return _Network(
@@ -211,50 +237,78 @@ def _choose(
 
 
 def _segment(
-    networks: Sequence[_Network], files: SubjectFiles, output: Path, style: Style
+    networks: Sequence[_Network],
+    files: SubjectFiles,
+    output: Path,
+    style: Style,
+    room: Room,
 ) -> None:
     """Predict one subject and write its files; from patches there is no cube."""
-    path, images = output / f"{files.name}.nii.gz", read_images(files)[0]
-    scheme, total = networks[0].configuration.task, None
-    try:
-        box = brain_box(images)
-    except ValueError as error:
-        raise ValueError(f"subject {files.name}: {error}") from error
+    path, scan = output / f"{files.name}.nii.gz", read_images(files)
+    scheme, grid = networks[0].configuration.task, as_shape(scan.images.shape[:3])
     kept = output / "probabilities" / path.name
     for stale in (kept, output / "cubes" / f"{files.name}.npz"):
         stale.unlink(missing_ok=True)
-    for network in networks:
-        found = _probabilities(network, images, mirrored=style.mirrored)
-        depth, height, width = images[box].shape[:3]
-        own = resize_channels(found, (depth, height, width))
-        total = own if total is None else total + own
-        if len(networks) == 1 and network.configuration.patch is None:
-            cube = {"labels": to_labels(found, scheme)}
-            write_arrays(output / "cubes" / f"{files.name}.npz", cube)
-    assert total is not None  # there is a run
-    if len(networks) > 1:
-        total /= len(networks)
-    labels = np.zeros(images.shape[:3], np.uint8)
-    labels[box] = to_labels(total, scheme)
-    _save(labels, files, path)
+    seen = [_prepared(network, scan) for network in networks]
+    box = seen[0][1]
+    shape = as_shape(scan.images[box].shape[:3])
+    del scan
+    sources = [
+        (network, _predicted(network, x, mirrored=style.mirrored))
+        for network, (x, _) in zip(networks, seen, strict=True)
+    ]
+    del seen
+    if len(networks) == 1 and networks[0].configuration.patch is None:
+        cube = {"labels": to_labels(sources[0][1], scheme)}
+        write_arrays(output / "cubes" / f"{files.name}.npz", cube)
+    labels, whole = np.zeros(grid, np.uint8), None
     if style.kept:
-        whole = np.zeros((*images.shape[:3], total.shape[-1]), np.float32)
+        whole = np.zeros((*grid, room.labels), np.float32)
         whole[..., 0] = networks[0].configuration.softmax  # background outside
-        whole[box] = total
+    for row in cut_pieces(shape, room.rows, whole=room.whole):
+        parts = [_pieces(*one, shape, row, style) for one in sources]
+        for piece, *found in zip(row, *parts, strict=True):
+            mean: Any = sum(found[1:], found[0])
+            if len(found) > 1:
+                mean /= len(found)
+            labels[box][piece] = to_labels(mean, scheme)
+            if whole is not None:
+                whole[box][piece] = mean
+    _save(labels, files, path)
+    if whole is not None:
         _save(whole, files, kept)
+
+
+def _prepared(network: _Network, scan: Scan) -> tuple[Images, Box]:
+    patched = network.configuration.patch is not None
+    size = None if patched else network.model.input_shape[1]
+    return prepare_images(scan, size, network.configuration.common)
+
+
+def _predicted(network: _Network, x: Images, *, mirrored: bool) -> NDArray[np.float32]:
+    """Return the probabilities of the cube; of patches the volume, to be predicted."""
+    if network.configuration.patch is not None:
+        return x
+    options: Any = {"callbacks": network.callbacks, "mirrored": mirrored}
+    return predictor(network.model, **options)(x)
+
+
+def _pieces(
+    network: _Network,
+    source: NDArray[np.float32],
+    shape: Shape,
+    row: Sequence[Piece],
+    style: Style,
+) -> Iterator[NDArray[np.float32]]:
+    if network.configuration.patch is None:
+        return resized_pieces(source, shape, row)
+    model, callbacks = network.model, network.callbacks
+    one = predictor(model, callbacks=callbacks, mirrored=style.mirrored)
+    patch = model.input_shape[1:4]
+    return patched_pieces(source, patch, one, shape, row, style.step)
 
 
 def _save(voxels: np.ndarray, files: SubjectFiles, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with draft_of(path) as draft:
         nibabel.save(as_image(voxels, read_source(files.images[0].path)), draft)
-
-
-def _probabilities(
-    network: _Network, images: Images, *, mirrored: bool
-) -> NDArray[np.float32]:
-    """Predict on the cube, or with patches on the whole crop."""
-    model, patched = network.model, network.configuration.patch is not None
-    x, _ = prepare_images(images, None if patched else model.input_shape[1])
-    options: Any = {"callbacks": network.callbacks, "mirrored": mirrored}
-    return predict_volume(model, x, patched=patched, **options)

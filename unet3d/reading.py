@@ -24,7 +24,7 @@ from unet3d.schemes import BRATS2017, MODALITIES, SCHEMES, LabelScheme
 from unet3d.subjects import SubjectFiles, Volume, files_in
 from unet3d.volumes import Stored, Turned, read_stored, turn
 
-__all__ = ["MODALITIES", "Images", "Labels", "Looked", "Subject", "look"]
+__all__ = ["MODALITIES", "Images", "Labels", "Looked", "Scan", "Subject", "look"]
 __all__ += ["missing_segmentation", "read_images", "read_labels", "read_segmentation"]
 __all__ += ["read_subject"]
 
@@ -36,17 +36,25 @@ _ROUNDING = 0.01  # most that a scale factor may move a label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Subject:
-    """One subject's volumes.
+class Scan:
+    """One subject's images.
 
-    `images` have shape (depth, height, width, channel), 0 outside the brain, `labels`
-    (depth, height, width); `affine` maps voxel (width, height, depth, 1) to mm.
+    `images` have shape (depth, height, width, channel), 0 outside the brain; `affine`
+    maps voxel (width, height, depth, 1) to mm. A channel's values as stored are those
+    here and its shift.
     """
 
     name: str
     images: Images
-    labels: Labels
     affine: NDArray[np.float64]
+    shifts: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Subject(Scan):
+    """One subject's images, and its labels of shape (depth, height, width)."""
+
+    labels: Labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,15 +114,20 @@ def read_subject(
     if files.labels is None:
         raise missing_segmentation(files)
     looked = look(files, scheme)
-    images, affine = _images(looked)
+    scan = _scan(files, looked)
     assert looked.labels is not None  # or there is a reason
-    labels = looked.labels.voxels.astype(np.uint8)
-    return Subject(name=files.name, images=images, labels=labels, affine=affine)
+    return Subject(
+        name=files.name,
+        images=scan.images,
+        labels=looked.labels.voxels.astype(np.uint8),
+        affine=scan.affine,
+        shifts=scan.shifts,
+    )
 
 
-def read_images(files: SubjectFiles) -> tuple[Images, NDArray[np.float64]]:
-    """Read a subject's images as in `Subject`, and their affine."""
-    return _images(look(files, None, labelled=False))
+def read_images(files: SubjectFiles) -> Scan:
+    """Read a subject's images."""
+    return _scan(files, look(files, None, labelled=False))
 
 
 def read_labels(files: SubjectFiles, scheme: LabelScheme) -> Labels:
@@ -160,11 +173,15 @@ def _noting(reasons: list[str]) -> Generator[None, None, None]:
         reasons.append(str(error))
 
 
-def _images(looked: Looked) -> tuple[Images, NDArray[np.float64]]:
+def _scan(files: SubjectFiles, looked: Looked) -> Scan:
     if looked.reasons:
         raise ValueError("\n".join(looked.reasons))
-    channels = [image.voxels for image in looked.images]
-    return np.stack(channels, axis=-1), looked.images[0].affine
+    return Scan(
+        name=files.name,
+        images=np.stack([image.voxels for image in looked.images], axis=-1),
+        affine=looked.images[0].affine,
+        shifts=tuple(image.shift for image in looked.images),
+    )
 
 
 def _check_grid(
@@ -219,7 +236,9 @@ def _without_background(image: Turned) -> Turned:
         return image
     with np.errstate(over="ignore"):  # values near the end of float32 stay as they are
         moved = voxels - background
-    return replace(image, voxels=moved) if np.isfinite(moved).all() else image
+    if not np.isfinite(moved).all():
+        return image
+    return replace(image, voxels=moved, shift=float(background))
 
 
 def _check_labels(

@@ -10,11 +10,13 @@ gradients of norm 12 at most; rate * (1 - epoch / epochs)^0.9; weights of the le
 halved from level to level and divided by their sum.
 
 Known weaknesses: nnU-Net has 1000 epochs of 250 steps and more augmentation. Keras
-subtracts the decay from weights, where PyTorch adds the decay to gradients. The lower
-levels are enlarged to the truth's grid, where nnU-Net shrinks the truth.
+subtracts the decay from weights, where PyTorch adds the decay to gradients.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from math import prod
 from typing import Any
 
 import keras
@@ -25,7 +27,8 @@ from unet3d.losses import dice_coefficient, dice_of, weighted_dice_loss
 from unet3d.runs import Configuration
 from unet3d.sums import mean, total
 
-__all__ = ["PolynomialRate", "compile_for", "dice_and_cross_entropy", "watchers_of"]
+__all__ = ["PolynomialRate", "compile_for", "dice_and_cross_entropy", "of_levels"]
+__all__ += ["watchers_of"]
 
 PATIENCE = 10  # epochs
 STOP_AFTER = 50  # epochs
@@ -57,7 +60,6 @@ class PolynomialRate(keras.callbacks.Callback):
 def compile_for(model: Any, configuration: Configuration) -> None:
     """Compile a network with the recipe's loss and optimizer, and the metrics."""
     regions = configuration.task.regions
-    classes = len(regions) + configuration.softmax
     metrics = [dice_coefficient, *dice_of(regions)]
     if not configuration.follows_nnunet:
         adam, loss = model.optimizer, weighted_dice_loss
@@ -66,8 +68,8 @@ def compile_for(model: Any, configuration: Configuration) -> None:
     options: dict[str, Any] = {"momentum": 0.99, "nesterov": True, "weight_decay": 3e-5}
     model.compile(
         optimizer=keras.optimizers.SGD(RATE, global_clipnorm=12.0, **options),
-        loss=_of_levels(dice_and_cross_entropy, classes),
-        metrics=[_of_first(metric, classes) for metric in metrics],
+        loss=of_levels(dice_and_cross_entropy, shapes := _shapes(model)),
+        metrics=[_of_first(metric, shapes) for metric in metrics],
     )
 
 
@@ -100,22 +102,33 @@ def dice_and_cross_entropy(y_true: Any, y_pred: Any) -> Any:
     return weighted_dice_loss(y_true, y_pred) - mean(agreed, (1, 2, 3))
 
 
-def _of_levels(loss: Callable[[Any, Any], Any], classes: int) -> Any:
-    """Weigh the loss of each level, whose channels follow each other in `y_pred`."""
+def of_levels(loss: Callable[[Any, Any], Any], shapes: Sequence[Sequence[int]]) -> Any:
+    """Weigh the loss of levels of these shapes; the truth shrinks to nearest voxels."""
+    whole = sum(0.5**level for level in range(len(shapes)))
+    ends = [0, *accumulate(map(prod, shapes))]
 
     def loss_of_levels(y_true: Any, y_pred: Any) -> Any:
-        count = y_pred.shape[-1] // classes
-        whole = sum(0.5**level for level in range(count))
-        parts = [y_pred[..., k * classes : (k + 1) * classes] for k in range(count)]
-        losses = [0.5**k / whole * loss(y_true, part) for k, part in enumerate(parts)]
+        losses = []
+        for level, shape in enumerate(shapes):
+            part = y_pred
+            if len(y_pred.shape) == 3:
+                part = part[:, ends[level] : ends[level + 1]]
+                part = ops.reshape(part, (-1, *shape, y_pred.shape[-1]))
+            steps = [n // few for n, few in zip(shapes[0], shape, strict=True)]
+            truth = y_true[:, :: steps[0], :: steps[1], :: steps[2]]
+            losses.append(0.5**level / whole * loss(truth, part))
         return sum(losses[1:], losses[0])
 
     return loss_of_levels
 
 
-def _of_first(metric: Callable[[Any, Any], Any], classes: int) -> Any:
-    def first(y_true: Any, y_pred: Any) -> Any:
-        return metric(y_true, y_pred[..., :classes])
+def _shapes(model: Any) -> list[Any]:
+    """Return (depth, height, width) of the levels that are trained, the top first."""
+    found = [x for x in model.layers if re.fullmatch(r"labels\d*", x.name)]
+    return [layer.output.shape[1:4] for layer in found]
 
+
+def _of_first(metric: Callable[[Any, Any], Any], shapes: Sequence[Any]) -> Any:
+    first = of_levels(metric, shapes[:1])
     first.__name__ = metric.__name__
     return first

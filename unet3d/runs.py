@@ -17,12 +17,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from unet3d.data import Common
 from unet3d.files import read_data, read_json, write_json
 from unet3d.schemes import LabelScheme, scheme_named
+from unet3d.shapes import CUBE, Shape, Sides, as_shape
 from unet3d.splits import check_rule
 
 __all__ = [
     "RECIPES",
+    "RESIDUAL",
     "Configuration",
     "Surroundings",
     "check_same",
@@ -34,6 +37,7 @@ __all__ += ["read_configuration", "read_surroundings", "write_configuration"]
 # Files of a run's folder beside its configuration, which is written first.
 _PARTS = ("state.npz", "split.json", "log.csv", "best.weights.h5", "last.weights.h5")
 RECIPES = ("case-study", "nnunet")
+RESIDUAL = "residual-encoder"  # or with a preset of `unet3d.residual`, such as -xl
 _PACKAGES = ("tensorflow", "keras", "numpy", "scipy", "nibabel", "tflms")
 # Settings that a resumed run may change: they decide no number. By nnU-Net's recipe the
 # epochs decide the learning rate.
@@ -50,7 +54,8 @@ class Configuration:
     `softmax` is set where labels exclude each other; not in runs of earlier versions.
     A `model` of one's own is package:builder (`unet3d.builders`); filters, depth and
     linear heads are the U-Net's. Without a `fold` a fifth of the subjects is drawn to
-    validate with, by `seed`.
+    validate with, by `seed`. Patches are of volumes of a common `spacing`, mm along
+    (depth, height, width), or of their own. `windows` is that of `unet3d.data.Common`.
     """
 
     data: str
@@ -69,18 +74,21 @@ class Configuration:
     lms: bool | None = None
     budget: int | None = None
     scheme: LabelScheme | None = None
-    patch: int | None = None
+    patch: int | tuple[int, int, int] | None = None
     softmax: bool = False
     fold: int | None = None
     folds: int = 5
     recipe: str = "case-study"
     model: str | None = None
+    spacing: tuple[float, float, float] | None = None
+    windows: tuple[tuple[float, float, float, float] | None, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse impossible settings; the network checks its own settings."""
-        for name in ("batch_size", "epochs", "steps_per_epoch", "seed", "patch"):
+        sides = [("patch", side) for side in as_shape(self.patch or 1)]
+        names = ("batch_size", "epochs", "steps_per_epoch", "seed")
+        for name, value in (*sides, *((name, getattr(self, name)) for name in names)):
             bound = 0 if name == "seed" else 1
-            value = getattr(self, name)
             if value is not None and value < bound:
                 raise ValueError(
                     f"`{name}` must be at least {bound}, got {value}. Ask for more, or "
@@ -111,9 +119,19 @@ class Configuration:
         return self.recipe == "nnunet"
 
     @property
-    def side(self) -> int:
-        """Voxels along each axis of what the network sees."""
-        return self.patch or self.size
+    def shape(self) -> Shape:
+        """(depth, height, width) of what the network sees."""
+        return as_shape(self.patch or self.size)
+
+    @property
+    def voxel(self) -> Sides:
+        """The sides of a voxel that the network's levels follow."""
+        return self.spacing or CUBE
+
+    @property
+    def common(self) -> Common:
+        """The spacing and windows of all scans."""
+        return Common(spacing=self.spacing, windows=self.windows)
 
     @property
     def prepared(self) -> int | None:

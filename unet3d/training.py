@@ -39,10 +39,11 @@ from unet3d.memory import (
     plan_in_words,
     write_memory,
 )
-from unet3d.model import build_unet
+from unet3d.model import build_unet, check_divisible
 from unet3d.recipes import compile_for, watchers_of
 from unet3d.runs import Configuration, Surroundings, check_start, write_configuration
 from unet3d.schemes import LabelScheme
+from unet3d.shapes import as_shape, find_levels, in_words
 from unet3d.splits import (
     NNUNET_FOLDS,
     Split,
@@ -55,7 +56,7 @@ from unet3d.splits import (
 )
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 from unet3d.validation import Validated, WrittenDice, cut_patches
-from unet3d.volumes import header_spacing
+from unet3d.volumes import header_grid
 
 __all__ = ["Outcome", "build_for", "precision_of", "train"]
 
@@ -130,8 +131,13 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
             write_configuration(run, configuration, left_out=reasons, around=around)
             write_split(run / "split.json", chosen)
             workers.gather("", "ready")
-        loads = _loads(subjects, configuration, cache, configuration.prepared)
-        wholes = _loads(subjects, configuration, cache, None)
+        options: Any = {"scheme": configuration.task, "cache": cache}
+        seen = options | {"size": configuration.prepared}
+        seen |= {"common": configuration.common}
+        loads, wholes = (
+            {name: partial(load_prepared, f, **how) for name, f in subjects.items()}
+            for how in (seen, options | {"size": None})
+        )
         history = _fit(
             model, configuration, run, chosen, (loads, wholes), bars, workers
         )
@@ -144,26 +150,30 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
     )
 
 
-def build_for(configuration: Configuration, size: int | None = None) -> Any:
+def build_for(
+    configuration: Configuration, size: int | Sequence[int] | None = None
+) -> Any:
     """Build a run's network and optimizer; `size` changes no weight."""
+    shape, is_new = size or configuration.shape, size is None
     if configuration.model is not None:
-        side, is_new = size or configuration.side, size is None
-        model = build_own(configuration, side, supervised=is_new)
-        compile_for(model, configuration)
-        model.optimizer.build(model.trainable_variables)
-        return model
-    model: Any = build_unet(
-        size=size or configuration.side,
-        filters=configuration.filters,
-        depth=configuration.depth,
-        modalities=len(configuration.task.channels),
-        labels=len(configuration.task.regions),
-        batch_size=configuration.batch_size if size is None else None,
-        seed=configuration.seed,
-        linear_heads=configuration.linear_heads,
-        softmax=configuration.softmax,
-        supervised=configuration.follows_nnunet and size is None,
-    )
+        model = build_own(configuration, shape, supervised=is_new)
+    else:
+        name = "patch" if configuration.patch else "size"
+        levels = find_levels(configuration.voxel, most=configuration.depth)
+        check_divisible(as_shape(shape), levels.divisor, name)
+        model = build_unet(
+            size=shape,
+            filters=configuration.filters,
+            depth=configuration.depth,
+            modalities=len(configuration.task.channels),
+            labels=len(configuration.task.regions),
+            batch_size=configuration.batch_size if is_new else None,
+            seed=configuration.seed,
+            linear_heads=configuration.linear_heads,
+            softmax=configuration.softmax,
+            supervised=configuration.follows_nnunet and is_new,
+            spacing=configuration.voxel,
+        )
     compile_for(model, configuration)
     # Variables made while a step is traced would make Keras trace it again.
     model.optimizer.build(model.trainable_variables)
@@ -221,8 +231,11 @@ def _prepare(
     skip_bad: bool,
 ) -> tuple[dict[str, SubjectFiles], tuple[Problem, ...]]:
     subjects = usable(found, skip_bad=skip_bad)
-    for warning in differing_spacings({s.name: header_spacing(s) for s in subjects}):
-        tell(bars, f"Warning: {warning}; no volume is resampled")
+    if configuration.spacing is None:
+        grids = {files.name: header_grid(files) for files in subjects}
+        spacings = {name: grid and grid[1] for name, grid in grids.items()}
+        for warning in differing_spacings(spacings):
+            tell(bars, f"Warning: {warning}; no volume is resampled")
     for warning in doubtful_names([s.name for s in subjects], configuration.group_by):
         tell(bars, f"Warning: {warning}")
     bar = bars.add_task("Preparing subjects", total=len(subjects))
@@ -232,24 +245,12 @@ def _prepare(
         size=configuration.prepared,
         scheme=configuration.task,
         cache=cache,
+        common=configuration.common,
         skip_bad=skip_bad,
         progress=counting(bars, bar, "Prepared"),
     )
     by_name = {files.name: files for files in prepared.subjects}
     return by_name, (*found.problems, *prepared.problems)
-
-
-def _loads(
-    subjects: dict[str, SubjectFiles],
-    configuration: Configuration,
-    cache: Path,
-    size: int | None,
-) -> dict[str, Load]:
-    scheme = configuration.task
-    return {
-        name: partial(load_prepared, files, size=size, scheme=scheme, cache=cache)
-        for name, files in subjects.items()
-    }
 
 
 def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
@@ -288,7 +289,6 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     written = WrittenDice(
         [Validated(seen=loads[n], whole=wholes[n]) for n in split.validation],
         scheme,
-        softmax=configuration.softmax,
         patched=patch is not None,
         callbacks=[swapping] if swapping else [],
     )
@@ -317,6 +317,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
                 varied=configuration.varied,
                 patches=configuration.patch is not None,
                 by_label=configuration.follows_nnunet,
+                spacing=configuration.voxel,
                 worker=(workers.rank, workers.size),
             ),
             validation_data=validation_batches(
@@ -340,9 +341,9 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     return point.history
 
 
-def _shape(model: Any, scheme: LabelScheme) -> tuple[int, int, int]:
-    """Return (voxels along an axis, channels, regions)."""
-    return model.input_shape[1], model.input_shape[-1], len(scheme.regions)
+def _shape(model: Any, scheme: LabelScheme) -> tuple[Sequence[int], int, int]:
+    """Return ((depth, height, width), channels, regions)."""
+    return model.input_shape[1:4], model.input_shape[-1], len(scheme.regions)
 
 
 def _remembering(load: Load, failed: list[Exception]) -> Load:
@@ -371,11 +372,18 @@ def _beginning(
     return (
         f"{begins}: {several(len(split.training), 'subject')} of {configuration.data}, "
         f"and {len(split.validation)} to validate with; "
-        f"{'patches' if configuration.patch else 'volumes'} of {configuration.side}^3, "
+        f"{'patches' if configuration.patch else 'volumes'} of "
+        f"{in_words(configuration.shape)}{_spacing_of(configuration)}, "
         f"{together} in a step; {network} of {model.count_params():,} weights; "
         f"at most {several(configuration.epochs, 'epoch')}; "
         f"into {run}"
     )
+
+
+def _spacing_of(configuration: Configuration) -> str:
+    if configuration.spacing is None:
+        return ""
+    return f" at {' x '.join(f'{side:.3g}' for side in configuration.spacing)} mm"
 
 
 def _check_epochs(workers: Workers, first: int) -> None:

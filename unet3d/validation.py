@@ -51,14 +51,12 @@ class WrittenDice(keras.callbacks.Callback):
         subjects: Iterable[Validated],
         scheme: LabelScheme,
         *,
-        softmax: bool,
         patched: bool,
         callbacks: Sequence[Any] = (),
     ) -> None:
         super().__init__()
         self._subjects, self._scheme = tuple(subjects), scheme
         self._patched, self._callbacks = patched, callbacks
-        self._classes = len(scheme.regions) + softmax
         self._is_quick: bool | None = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -75,11 +73,12 @@ class WrittenDice(keras.callbacks.Callback):
 
     def _find_out(self) -> bool:
         model: Any = self.model
-        size = model.input_shape[1]
-        shapes = [one.whole()[0].shape[:3] for one in self._subjects if self._patched]
+        patch = model.input_shape[1:4]
+        shapes = [one.seen()[0].shape[:3] for one in self._subjects if self._patched]
+        every = (zip(shape, patch, strict=True) for shape in shapes)
         return all(
-            prod(len(starts(max(n, size), size)) for n in shape) <= MOST
-            for shape in shapes
+            prod(len(starts(max(n, size), size)) for n, size in axes) <= MOST
+            for axes in every
         )
 
     def _score(self, subject: Validated) -> list[float]:
@@ -88,7 +87,6 @@ class WrittenDice(keras.callbacks.Callback):
             self.model, images, patched=self._patched, callbacks=self._callbacks
         )
         depth, height, width = regions.shape[:3]
-        found = found[..., : self._classes]  # the lower levels follow
         labels = resized_labels(found, (depth, height, width), self._scheme)
         masks = to_regions(labels, self._scheme)
         pairs = (
@@ -97,7 +95,7 @@ class WrittenDice(keras.callbacks.Callback):
         return [dice(truth, guess) for truth, guess in pairs]
 
 
-def cut_patches(loads: Sequence[Load], patch: int) -> list[Load]:
+def cut_patches(loads: Sequence[Load], patch: int | Sequence[int]) -> list[Load]:
     """Return loads of a few patches of each subject, which all epochs share."""
 
     def cut(load: Load, number: int) -> Any:

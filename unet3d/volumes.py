@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 from unet3d.extras import data_type_codes, nibabel
 from unet3d.orientation import to_canonical, voxel_sizes
 from unet3d.pointers import not_fetched
+from unet3d.shapes import Shape, Sides, as_shape
 from unet3d.subjects import MODALITIES, SubjectFiles, Volume
 
-__all__ = ["Stored", "Turned", "header_spacing", "is_packed", "open_nifti"]
+__all__ = ["Stored", "Turned", "header_grid", "is_packed", "open_nifti"]
 __all__ += ["read_source", "read_stored", "turn"]
 
 Affine = NDArray[np.float64]
@@ -54,12 +55,14 @@ class Stored:
 class Turned:
     """One volume, turned by `unet3d.orientation`, and the content of its file.
 
-    `affine` maps voxel (width, height, depth, 1) to millimetres.
+    `affine` maps voxel (width, height, depth, 1) to millimetres. A voxel's value as it
+    was stored is the value here and `shift`.
     """
 
     voxels: NDArray[np.float32]
     affine: Affine
     stored: Stored
+    shift: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +87,18 @@ def read_stored(path: Path, subject: str) -> Stored:
     return replace(image, doubts=tuple(_doubts(header)))
 
 
-def header_spacing(files: SubjectFiles) -> tuple[float, ...] | None:
-    """Return mm along the first image's axes; None if its header cannot be read."""
+def header_grid(files: SubjectFiles) -> tuple[Shape, Sides] | None:
+    """Return the first image's shape and mm, along (depth, height, width).
+
+    None if its header cannot be read.
+    """
     try:
         with open_nifti(files.images[0].path) as file:
             header = nibabel.Nifti1Header(file.read(348))
-        sides = voxel_sizes(np.array(header.get_best_affine(), np.float64))[::-1]
-        return tuple(float(f"{side:.3g}") for side in sides)
+        voxels = np.broadcast_to(np.uint8(0), header.get_data_shape()[:3])
+        affine = np.array(header.get_best_affine(), np.float64)
+        turned, affine = to_canonical(voxels, affine)
+        return as_shape(turned.shape), voxel_sizes(affine)
     except Exception:  # `read_stored` says what is wrong
         return None
 

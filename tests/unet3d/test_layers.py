@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from unet3d.layers import InstanceNormalization
+from unet3d.layers import SLOPE, InstanceNormalization, LeanLeakyReLU
 
 pytestmark = pytest.mark.tf
 
@@ -74,6 +74,39 @@ def test_gradients_equal_finite_differences() -> None:
         found[1], (normalised * weights).sum((0, *VOXELS)), rtol=1e-3
     )
     np.testing.assert_allclose(found[2], weights.sum((0, *VOXELS)), rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_gradients_in_16_bits_are_those_of_single_precision(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    weights = [rng.normal(1, 0.2, 3), rng.normal(0, 0.2, 3)]
+    inputs, upstream = (rng.normal(0, 1, SHAPE).astype(np.float32) for _ in range(2))
+    found: dict[str, Any] = {}
+    for policy in ("float32", f"mixed_{kind}"):
+        layer = InstanceNormalization(dtype=policy)
+        layer.build(SHAPE)
+        layer.set_weights(weights)
+        with tf.GradientTape() as tape:
+            tape.watch(x := tf.cast(inputs, layer.compute_dtype))
+            total = tf.reduce_sum(tf.cast(layer(x), tf.float32) * upstream)
+        found[policy] = tape.gradient(total, [x, layer.gamma.value, layer.beta.value])
+    exact, rounded = found.values()
+    coarse = 0.01 if kind == "float16" else 0.06
+    for one, other in zip(exact, rounded, strict=True):
+        apart = np.abs(np.asarray(one) - np.asarray(tf.cast(other, tf.float32)))
+        assert apart.max() < coarse * np.abs(np.asarray(one)).max()
+
+
+def test_a_lean_relu_has_the_values_and_gradients_of_keras_s() -> None:
+    x = tf.constant([-3.0, -0.0, 0.0, 1e-30, -1e-30, 2.0])
+    results = []
+    for layer in (LeanLeakyReLU(), keras.layers.LeakyReLU(SLOPE)):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = layer(x)
+        slope: Any = tape.gradient(result, x)
+        results.append((result.numpy(), slope.numpy()))
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 def test_a_layer_is_rebuilt_from_its_configuration() -> None:

@@ -45,16 +45,18 @@ def test_lower_levels_count_half_and_have_no_weights(tmp_path: Path) -> None:
     chosen = settings(write_knees(tmp_path, 1), size=8, depth=3, recipe="nnunet")
     model, plain = build_for(chosen), build_for(chosen, 8)
     assert model.count_params() == plain.count_params()
-    assert (model.output_shape[-1], plain.output_shape[-1]) == (8, 4)  # two levels
+    assert model.output_shape == (1, 8**3 + 4**3, 4)  # the voxels of two levels
+    assert plain.output_shape == (None, 8, 8, 8, 4)
     truth = np.zeros((1, 8, 8, 8, 3), np.uint8)
     truth[:, :4, ..., 1] = 1
     found = model.predict(np.ones((1, 8, 8, 8, 2), np.float32), verbose=0)
-    parts = [dice_and_cross_entropy(truth, found[..., k : k + 4]) for k in (0, 4)]
+    top = found[:, : 8**3].reshape(1, 8, 8, 8, 4)
+    low = found[:, 8**3 :].reshape(1, 4, 4, 4, 4)
+    shrunk = truth[:, ::2, ::2, ::2]
+    parts = [dice_and_cross_entropy(*pair) for pair in ((truth, top), (shrunk, low))]
     expected = (parts[0] + 0.5 * parts[1]) / 1.5
     np.testing.assert_allclose(model.loss(truth, found), expected, rtol=1e-5)
-    np.testing.assert_array_equal(
-        plain.predict(np.ones((1, 8, 8, 8, 2))), found[..., :4]
-    )
+    np.testing.assert_array_equal(plain.predict(np.ones((1, 8, 8, 8, 2))), top)
 
 
 def test_the_rate_falls_to_0_by_a_power() -> None:

@@ -47,7 +47,7 @@ def test_a_test_image_has_no_labels_but_can_be_read(tmp_path: Path) -> None:
     *_, test = find_subjects(write_decathlon(tmp_path)).subjects
     assert test.name == "BRATS_900"
     assert test.labels is None
-    assert read_images(test)[0].shape == (4, 5, 6, 4)
+    assert read_images(test).images.shape == (4, 5, 6, 4)
     with pytest.raises(FileNotFoundError, match="BRATS_900 without its segmentation"):
         read_subject(test, SCHEMES["msd"])
 

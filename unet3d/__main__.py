@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=True)
 
     def run() -> int:
-        if options.run is _train:
+        if options.run in (_train, _plan):
+            if options.run is _plan:
+                options.output = options.output or Path("plan")  # is not written
             options.configuration = settle(options, words[1:], read_placement().size)
         for name in ("output", "cache"):
             if name in options:
@@ -78,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_synthesize(commands)
     _add_check(commands)
     _add_train(commands)
+    _add_plan(commands)
     _add_predict(commands)
     _add_evaluate(commands)
     return parser
@@ -119,6 +122,14 @@ def _add_check(commands: Any) -> None:
 
 def _add_train(commands: Any) -> None:
     _add_training(_command(commands, "train", "train the network", _train))
+
+
+def _add_plan(commands: Any) -> None:
+    text = "predict memory and time of a training on a card; nothing is trained"
+    command = _command(commands, "plan", text, _plan)
+    text = "a card such as rtx-3090, or its memory, such as 12GiB"
+    command.add_argument("--card", required=True, help=text)
+    _add_training(command)
 
 
 def _add_training(command: argparse.ArgumentParser) -> None:
@@ -354,6 +365,14 @@ def _train(options: argparse.Namespace, console: Console) -> int:
         soft_wrap=True,
     )
     return 0
+
+
+def _plan(options: argparse.Namespace, _: Console) -> int:
+    _set_up_tensorflow()
+    from unet3d.planning import card_named, plan
+
+    card = card_named(options.card)
+    return plan(options.configuration, card, Console(soft_wrap=True, highlight=False))
 
 
 def _predict(options: argparse.Namespace, console: Console) -> int:

@@ -9,7 +9,7 @@ and the voxels of feature maps that a preset holds (6.8e8, 2.1e9, 3.6e9), which 
 et al., arXiv 2404.09556, table 1, measured as 9.1, 22.7 and 36.6 GB;
 `default_experiment_planner.py` for 32 to 320 channels and at least 2 examples.
 
-Known weakness: that memory is PyTorch's; `python -m lms plan` predicts TensorFlow's.
+Known weakness: that memory is PyTorch's; `python -m unet3d plan` predicts TensorFlow's.
 """
 
 import re

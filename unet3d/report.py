@@ -2,7 +2,7 @@
 
 REPORT/scores.csv     a line per set, subject and region
 REPORT/report.json    the rule, summaries, tests, and subjects left out
-REPORT/dice.png       boxes; hd95.png likewise
+REPORT/dice.png       boxes; hd95.png and lesion_dice.png likewise
 REPORT/losses.png     losses of the runs that made the predictions, where known
 REPORT/gallery.png    the best, a middling and the worst subject
 """
@@ -55,9 +55,9 @@ RULES = {
     ),
 }
 _TITLES = {"dice": "Dice per subject", "hd95": "HD95 per subject"}
+_TITLES |= {"lesion_dice": "Lesion-wise Dice per subject"}
 _LABELS = {"dice": "Dice", "hd95": "HD95 (mm)"}
 _LABELS |= {"lesion_dice": "lesion-wise Dice", "lesion_hd95": "lesion-wise HD95 (mm)"}
-_BEST = {"dice": "1 is perfect", "hd95": "0 is perfect"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +155,10 @@ def write_report(
             values,
             output / f"{measure}.png",
             title=f"{_TITLES[measure]}, {_grid(report.size)}",
-            label=f"{_LABELS[measure]}, {_BEST[measure]}",
+            label=f"{_LABELS[measure]}, {int(measure != 'hd95')} is perfect",
             note=RULES[report.rule],
             missed=missed,
-            limits=(None, 1.02) if measure == "dice" else (0, None),
+            limits=(0, None) if measure == "hd95" else (None, 1.02),
         )
     logs = read_logs(sets)
     if logs:

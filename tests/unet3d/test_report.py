@@ -74,7 +74,7 @@ def test_tables_and_figures_of_two_sets(
     assert missed["B", "enhancing tumour"] == 3
     assert missed["A", "enhancing tumour"] == missed["B", "whole tumour"] == 0
     assert len(report["tests"]["dice"]) == 3
-    for name in ("dice.png", "hd95.png", "gallery.png"):
+    for name in ("dice.png", "hd95.png", "lesion_dice.png", "gallery.png"):
         assert (tmp_path / "report" / name).stat().st_size > 10_000
 
 

@@ -50,7 +50,7 @@ def walked() -> list[FrameType]:
 
     frames: list[FrameType] = []
 
-    def found(*_: Any) -> None:
+    def found(*_: Any, **_by_name: Any) -> None:
         frame = inspect.currentframe()
         while frame := frame and frame.f_back:
             frames.insert(0, frame)

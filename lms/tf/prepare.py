@@ -28,8 +28,14 @@ from lms.errors import (
 from lms.ir.liveness import with_late_writes
 from lms.machine.ranks import joined
 from lms.planning.candidates import check_scopes
-from lms.planning.problem import MemoryBudget, PlannedStep, Workload
-from lms.planning.select import fits, plain_plan, plan_step, without_plan
+from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
+from lms.planning.select import (
+    choose_plan_once,
+    fits,
+    plain_plan,
+    plan_step,
+    without_plan,
+)
 from lms.planning.settings import Settings
 from lms.report.progress import tell
 from lms.tf.attempts import (
@@ -51,11 +57,10 @@ from lms.tf.lowering import TracedStep, refuse_guesses, specialise
 from lms.tf.measure.bench import keep_measurements
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, find_devices
-from lms.tf.measure.free_memory import host_budget, measure_budget
+from lms.tf.measure.free_memory import host_budget, measure_budget, with_holes
 from lms.tf.measure.lone_op import forget_functions
 from lms.tf.measure.scratch import limit_workspace
 from lms.tf.measure.workload import (
-    plan_here,
     with_measured_scratch,
     workload_here,
 )
@@ -239,8 +244,22 @@ class Captured:
             return planned, time.perf_counter() - started
         if not attempt.unsealed:  # else it was told before
             _tell(self, budget)
+        workload = self.workload
+        given = (op for op in workload.graph.ops if op.type == "Placeholder")
+        inputs = sum(out.size for op in given for out in op.outputs)
+        room = host_budget(settings, inputs)
         with refused_in_words("plan a step"):
-            planned = plan_here(self.workload, settings, self.device, budget)
+            if settings.thresholds is None and not fits(workload.plain, budget):
+                budget = with_holes(budget, self.device, workload.graph)
+            planned = plan_step(
+                workload, settings, budget, room, choose=choose_plan_once
+            )
+        if planned.reason is Reason.SMALL_HOST:
+            _LOG.warning(
+                "The host has %s for swapped tensors, less than the fastest plan "
+                "moves: more is recomputed instead.",
+                format_bytes(room or 0),
+            )
         return planned, time.perf_counter() - started
 
     def refusal(self, tried: list[Outcome]) -> LMSError:

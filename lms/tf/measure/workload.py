@@ -1,34 +1,29 @@
-"""The workload of a step on the present device, its plan, and its report.
+"""The workload of a step on the present device, and the report of its plan.
 
-    TracedStep ──with_scratch──> TracedStep ──workload_here──> Workload ──plan_here──>
+    TracedStep ──with_scratch──> TracedStep ──workload_here──> Workload
 
 Seconds of ops are measured only for steps that do not fit.
 """
 
-import logging
 from dataclasses import replace
 from functools import cache
 
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
 from lms.planning.addresses import why_unsealed
-from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Speeds, Workload
-from lms.planning.select import choose_plan_once, fits, plan_step, workload_of
-from lms.planning.settings import Settings
+from lms.planning.problem import PlannedStep, Speeds, Workload
+from lms.planning.select import workload_of
 from lms.report.step import StepReport, StepTimeline
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
 from lms.tf.lowering import TracedStep
 from lms.tf.measure.devices import Device
-from lms.tf.measure.free_memory import host_budget, with_holes
 from lms.tf.measure.scratch import measure_scratch, with_reserved, with_scratch
 from lms.tf.measure.speeds import measure_costs, measure_hardware
-from lms.units import Seconds, format_bytes
+from lms.units import Seconds
 
-__all__ = ["over_time", "plan_here", "report_of", "timeline_of"]
+__all__ = ["over_time", "report_of", "timeline_of"]
 __all__ += ["unplanned_timeline", "with_measured_scratch", "workload_here"]
-
-_LOG = logging.getLogger("lms")
 
 
 def report_of(
@@ -141,32 +136,3 @@ def workload_here(step: TracedStep, device: Device) -> Workload:
         )
 
     return workload_of(step.graph, (step.own or step).graph, speeds)
-
-
-def plan_here(
-    workload: Workload, settings: Settings, device: Device, budget: MemoryBudget
-) -> PlannedStep:
-    """Plan a workload for the present device and host.
-
-    Args:
-        workload: The step.
-        settings: The user's knobs.
-        device: The device that is to run the step.
-        budget: Memory for the step; free fragments are looked for if a plan is needed.
-
-    Raises:
-        BudgetError: If no plan fits; names the op and the least budget.
-        HostMemoryError: If the host cannot hold what is swapped out.
-    """
-    if settings.thresholds is None and not fits(workload.plain, budget):
-        budget = with_holes(budget, device, workload.graph)
-    given = (op for op in workload.graph.ops if op.type == "Placeholder")
-    host = host_budget(settings, sum(out.size for op in given for out in op.outputs))
-    planned = plan_step(workload, settings, budget, host, choose=choose_plan_once)
-    if planned.reason is Reason.SMALL_HOST:
-        _LOG.warning(
-            "The host has %s for swapped tensors, less than the fastest plan moves: "
-            "more is recomputed instead.",
-            format_bytes(host or 0),
-        )
-    return planned

@@ -10,11 +10,12 @@ the number of what was copied. Beyond that:
                 has the same inputs there.
     branches    A write in a loop or branch is such an effect. A read has as its number
                 the names of the writes that it follows, or may follow as before. Where
-                one branch has all writes to a variable, each of them chooses, as
-                `SelectV2` does, between the new value and what was there. A branch of
-                sparse gradients runs always if all replicas gather an equal constant
-                (`all_reduce_indexed_slices` in cross_device_utils.py): ops of the other
-                one are dead (executor.cc), and may be missing.
+                a variable is used in one branch only, of a true predicate, and outside,
+                a write in the branch chooses, as `SelectV2` does, between its value and
+                what was there. A branch of sparse gradients runs always if all replicas
+                gather an equal constant (`all_reduce_indexed_slices` in
+                cross_device_utils.py): ops of the other one are dead (executor.cc), and
+                may be missing.
     loops       A loop's Merge is found by its name and taken to be equal; then its
                 inputs must be equal, the edge back included.
     laws        Identities that the result names, and those of `lms.proof.laws`.
@@ -127,14 +128,14 @@ class Values:
         self._touched: dict[str, list[int]] = {}  # by node, its variables
         self._made = dict[str, _Made]()
         self._written = dict[tuple[int, int], int]()
+        self._freed = set[Node]()  # ops with variables that have left a branch
         self._places = {split(name): i for name, i in graph.step.arguments.items()}
         self._find_accesses()
         self._agreed = {each.name for each in self._find_agreed()}
         self.when = dict[str, frozenset[Hashable]]()
         for node in graph.nodes:
-            when = self.when[node.name] = self._conditions(node)
-            if first and not when <= first.when.get(node.name, when):
-                raise Refuted(f"{node.name!r} runs in another branch or loop")
+            self.when[node.name] = self._conditions(node)
+            self._check_when(node)
             made = self._branched(node)
             self._made[node.name] = self._numbered(node) if made is None else made
             if node.op == "_ParallelConcatUpdate":
@@ -167,7 +168,9 @@ class Values:
         first, steps = self._first, self.graph.step
         assert first is not None
         for before, after in zip(first.graph.step.results, steps.results, strict=True):
-            if first.of(split(before)) != self.of(split(after)):
+            pair = (first, split(before)), (self, split(after))
+            one, other = ((own.of(each), own.behind(*each)) for own, each in pair)
+            if one != other:
                 maker = self.graph.by_name.get(split(after)[0])
                 raise Refuted(f"result {after!r}: {self.blame(maker)}")
         for variable in sorted({*first.writes, *self.writes} - self.table.named):
@@ -298,7 +301,7 @@ class Values:
             merge = self.graph.by_name[switch.reads[0][0]]
             (enter,) = (source for source in merge.sources if source.op == "Enter")
             return begin.union(*(self.when[each.name] for each in enter.sources))
-        found = [self._behind(*read) for read in node.reads]
+        found = [self.behind(*read) for read in node.reads]
         if node.op == "Merge":  # at the begin of a loop only Enter was numbered before
             known = zip(found, node.reads, strict=True)
             there = [w for w, (name, _) in known if name in self.when]
@@ -306,9 +309,41 @@ class Values:
             return frozenset.intersection(*there)
         if node.op == "Enter":
             begin |= {node.proto.attr["frame_name"].s}
-        return begin.union(*found, *(self._behind(name, -1) for name in node.waits))
+        return begin.union(*found, *(self.behind(name, -1) for name in node.waits))
 
-    def _behind(self, name: str, output: int) -> frozenset[Hashable]:
+    def _check_when(self, node: Node) -> None:
+        """Check that a node runs where it did; outside of loops it may do so always.
+
+        A Merge passes on the input that is there first: all are there when they were,
+        and what now runs always, and writes, has ended before the Merge starts.
+        """
+        when, first, graph = self.when[node.name], self._first, self.graph
+        before = when if first is None else first.when.get(node.name, when)
+        is_loop = any(isinstance(each, bytes) for each in before)
+        if not when <= before or (when != before and is_loop):
+            raise Refuted(f"{node.name!r} runs in another branch or loop")
+        self._freed |= (
+            {node} if when != before and node.name in self._touched else set()
+        )
+        if node.op != "Merge" or self._begins(node):
+            return
+        if first and node.name not in self.table.keys:
+            raise Refuted(f"{node.name!r} is a new Merge")
+        self._agree(node, tuple(self.behind(*read) for read in node.reads))
+        for freed in self._freed:
+            names = [name for name, _ in node.reads], node.waits
+            ends = [[graph.by_name.get(each) for each in own] for own in names]
+            reads, waits = (
+                [
+                    n is freed or (n is not None and graph.is_first(freed, n))
+                    for n in own
+                ]
+                for own in ends
+            )
+            if any(reads) and not (all(reads) or any(waits)):
+                raise Refuted(f"{node.name!r} may end before {freed.name!r}")
+
+    def behind(self, name: str, output: int) -> frozenset[Hashable]:
         """Return when a tensor is there, or an op has ended."""
         maker, when = self.graph.by_name.get(name), self.when.get(name, frozenset())
         if maker is None or maker.op != "Switch" or output < 0:
@@ -326,7 +361,7 @@ class Values:
             self.effects.pop(node.name, None)
             return table.number("named", node.name)
         reads = list(enumerate(node.reads))
-        alive = [i for i, read in reads if _NEVER not in self._behind(*read)]
+        alive = [i for i, read in reads if _NEVER not in self.behind(*read)]
         if node.op == "Merge" and len(alive) == 1 < len(reads):
             chosen = table.number("Const", _INT32, (), alive[0])
             return [self.of(node.reads[alive[0]]), chosen]
@@ -334,8 +369,9 @@ class Values:
         if node.op == "Equal" and {n.op for n in makers if n} == {"Max", "Min"}:
             read = {n.reads[0][0] for n in makers if n}
             return true if len(read) == 1 and read <= self._agreed else None
-        # `when` tells which of a Switch's outputs has the value.
-        return [self.of(node.reads[0])] * 2 if node.op == "Switch" else None
+        is_branch = node.op == "Switch" and makers[1] and makers[1].op != "LoopCond"
+        # `when` tells which output of a branch's Switch has the value.
+        return [self.of(node.reads[0])] * 2 if is_branch else None
 
     def _begins(self, node: Node) -> bool:
         """Tell whether a node begins the rounds of a loop."""
@@ -372,7 +408,7 @@ class Values:
             return made
         what: Any = describe(node.proto), node.proto.device * (node.op != "Const")
         if node.op == "Merge":
-            what = (*what, *(self._behind(*read) for read in node.reads))
+            what = (*what, *(self.behind(*read) for read in node.reads))
         if variables or node.name in self.effects:
             return self._accessed(node, what, inputs, versions)
         return self._by_law(node, what, inputs, table.number(*what, *inputs, ()))
@@ -453,7 +489,7 @@ class Values:
         """Return the numbers that a law gives a pure op's outputs, or its own."""
         table, first = self.table, self._first
         if node.op == "SelectV2":
-            rest = _zero(self._source(node, 2)) or inputs[2]
+            rest = _zero(self._source(node, 2), rank=0) or inputs[2]
             made = table.number("choice", frozenset([(inputs[0], 1)]), inputs[1], rest)
         if node.op == "ExpandDims" and self._constant(node, 1) == [0]:
             table.rows[made] = inputs[0]
@@ -576,9 +612,11 @@ class Values:
         written[made] = [*(parts or ()), self.of(row.reads[0])]
 
 
-def _zero(node: Node | None) -> str | None:
+def _zero(node: Node | None, rank: int | None = None) -> str | None:
     """Return the 0 that a constant's elements are, with its sign; None for others."""
     tensor = node.proto.attr["value"].tensor if node and node.op == "Const" else None
+    if tensor is not None and rank not in (None, len(tensor.tensor_shape.dim)):
+        return None
     if tensor is None or tensor.dtype not in _WITH_ZEROS or any(tensor.tensor_content):
         return None
     half = [-0.0 if n == _MINUS else n for n in tensor.half_val]

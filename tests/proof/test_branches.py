@@ -198,3 +198,81 @@ def test_a_merge_tells_which_predicate_chose() -> None:
     assert not proved(
         step, step.replace("Tanh(a:1)", "Tanh(a:0)").replace("(a:0, t)", "(a:1, t)")
     ).proved
+
+
+LOOP = """\
+    e = Enter(x)
+    m = Merge(e, n)
+    p = Any(m)
+    c = LoopCond(p)
+    s = Switch(m, c)
+    b = Tanh(s:1)
+    n = NextIteration(b)
+    z = Exit(s)
+"""
+OTHER = "q = All(m)\n    d = LoopCond(q)\n    r = Switch(m, d)\n"
+# What a step may not become: for each, pairs of right and wrong lines.
+LOOPS = {
+    "the other output leaves": [("Exit(s)", "Exit(s:1)")],
+    "another predicate ends it": [
+        ("s = Switch(m, c)\n", f"s = Switch(m, c)\n    {OTHER}"),
+        ("Exit(s)", "Exit(r)"),
+    ],
+    "a round reads the other output": [("b = Tanh(s:1)", "b = Tanh(s:0)")],
+    "a round is without end": [("b = Tanh(s:1)", "b = Tanh(m)")],
+    "a renamed round reads the other output": [
+        ("b = Tanh(s:1)", "b2 = Tanh(s:0)"),
+        ("n = NextIteration(b)", "n2 = NextIteration(b2)"),
+        ("Merge(e, n)", "Merge(e, n2)"),
+    ],
+    "all of it follows another predicate": [
+        ("p = Any(m)", "q = All(m)"),
+        ("c = LoopCond(p)", "d = LoopCond(q)"),
+        ("s = Switch(m, c)", "s = Switch(m, d)"),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_loop_stays_as_it_is(kind: str) -> None:
+    wrong = LOOP
+    for right, other in LOOPS[kind]:
+        assert wrong.count(right) == 1
+        wrong = wrong.replace(right, other)
+    assert proved(LOOP, LOOP) == Proof()
+    assert not proved(LOOP, wrong).proved
+
+
+BEFORE_ANOTHER = """\
+    h = Switch(w, finite)
+    value = Switch(g, finite)
+    mark = Switch(finite, finite)
+    u = AssignVariableOp(h:1, value:1, ^before)
+    yes = Identity(mark:1, ^u)
+    no = Identity(mark:0)
+    done = Merge(no, yes)
+    later = AssignVariableOp(w, other, ^done)
+    z = ReadVariableOp(w, ^later)
+"""
+
+
+def test_a_write_that_left_ends_before_what_waited_for_its_branch() -> None:
+    """TensorFlow starts a Merge when the first of its inputs is there."""
+    step = GIVEN + BEFORE_ANOTHER
+    assert proved(step, step).proved
+    left = step.replace("h = Switch(w, finite)", "old = ReadVariableOp(w, ^before)")
+    left = left.replace(
+        "value = Switch(g, finite)", "chosen = SelectV2(finite, g, old)"
+    ).replace("(h:1, value:1, ^before)", "(w, chosen, ^before)")
+    refused = proved(step, left)
+    assert refused.failed == "'done' may end before 'u'"
+    assert proved(step, left.replace("Merge(no, yes)", "Merge(no, yes, ^u)")).proved
+    free = step.replace("no = Identity(mark:0)", "no = Identity(finite)")
+    assert not proved(step, free).proved
+
+
+def test_a_result_is_there_when_it_was() -> None:
+    step = "finite = All(x)\n    z = Tanh(x)\n"
+    dead = step + "    s = Switch(z, finite)\n    y = Identity(s:1)\n"
+    whole = small_step(step, "z")
+    assert not prove(whole, small_step(dead, "y"), Promise()).proved

@@ -138,23 +138,26 @@ class Device:
 
         Args:
             most: Bytes; larger fragments are not looked for. These bytes are taken for
-                a moment, beside the fragments.
+                a moment, beside the fragments. Where no chunk of them is free, the
+                largest fragment stands for the end, less 1/8 at most.
             least: Bytes; smaller fragments are not looked for.
 
         Returns:
-            Nothing where the search fails: memory is so fragmented that no chunk of
-            `most` bytes is free, or others take memory meanwhile.
+            Nothing where the search fails: others take memory meanwhile.
         """
         now = self.current_bytes
         if self.limit is None or now is None:
             return ()
         most = min(most, (self.limit - now) // 2)
-        try:
-            with tf.device(self.name):
-                fillers = fillers_of(most, least=least)
-        except (tf.errors.OpError, ValueError):
-            return ()
-        return tuple(size for size, _ in fillers)
+        while most > least:
+            try:
+                with tf.device(self.name):
+                    return tuple(size for size, _ in fillers_of(most, least=least))
+            except tf.errors.ResourceExhaustedError:
+                most -= most // 8
+            except (tf.errors.OpError, ValueError):
+                break
+        return ()
 
     def watch(self, watcher: object) -> None:
         """Reset the peak when another step than before is about to run."""

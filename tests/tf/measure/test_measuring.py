@@ -131,6 +131,7 @@ def test_holes_are_found_without_taking_more_than_may_be(worker: Worker) -> None
     others = list(found["none"])  # small ones, of what the process did before
     assert max(others, default=0) < 5 * MIB
     assert list(found["found"]) == [*sizes, *others]
+    assert max(found["pieces"]) == 5 * MIB  # the end is full: 6 MiB stand for it
     assert list(found["few"]) == []
     assert found["taken"] <= sum(found["found"]) + 8 * MIB
     assert found["left"] == 0

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from inspect import Parameter
 from inspect import signature as signature_of
 from pathlib import Path
 from threading import RLock
@@ -258,11 +259,14 @@ class FittedFunction:
         """Run one step; plan first if this signature is new."""
         if named:
             bound = signature_of(self._plainly.python_function).bind(*args, **named)
+            known = bound.signature.parameters
             for name in bound.kwargs:
-                raise TypeError(
-                    f"argument {name!r} must not be for a keyword alone in a step that "
-                    "is planned: remove the `*` before it, or give it a default"
-                )
+                if name not in known or known[name].kind is Parameter.KEYWORD_ONLY:
+                    raise TypeError(
+                        f"argument {name!r} must not be for a keyword alone in a step "
+                        "that is planned: remove the `*` before it, or leave it out"
+                    )
+            bound.apply_defaults()
             args = bound.args
         ready = self._ready(args)
         if ready and not (self.draws_noise and self._fits(*ready)):

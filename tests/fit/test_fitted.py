@@ -272,3 +272,12 @@ def test_arguments_may_be_named_but_not_for_a_keyword_alone(batch: list[Any]) ->
         fitted(x, y, summed=False)
     with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
         fitted(x, y, z=y)
+
+
+def test_arguments_behind_one_that_is_left_out_may_be_named() -> None:
+    def step(x: Any, rate: Any = None, scale: Any = None) -> Any:
+        assert rate is None
+        return tf.reduce_sum(x) * scale
+
+    fitted = fit_in_memory(step, [tf.TensorSpec([4]), None, tf.TensorSpec([])])
+    assert float(fitted(tf.ones([4]), scale=tf.constant(2.0))) == 8.0

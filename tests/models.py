@@ -285,7 +285,12 @@ def transformer() -> keras.Model:
 def scaled_too_far() -> keras.Model:
     """The block of attention, whose first gradients of float16 are not finite."""
     model = transformer()
-    own, scaled = keras.optimizers.AdamW(1e-3), keras.optimizers.LossScaleOptimizer
+    for layer in model.layers:
+        if isinstance(layer, layers.Dense):
+            kernel: Any = layer.kernel
+            kernel.constraint = keras.constraints.MaxNorm(1)  # written twice a step
+    own = keras.optimizers.AdamW(1e-3, clipnorm=1.0)
+    scaled = keras.optimizers.LossScaleOptimizer
     model.compile(scaled(own, initial_scale=2.0**24, dynamic_growth_steps=2), "mse")
     return model
 

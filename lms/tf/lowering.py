@@ -311,7 +311,9 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
 
     own = step_of(cut, traced.graph_def.library, None)
     chosen = Nodes(own.nodes, own.library)
-    CHOOSE_WRITES.run(chosen, Step(device=device, fixed=control_flow(own.nodes)))
+    variables = {a.name: a.variable for a in arguments if a.variable is not None}
+    begun = Step(device=device, fixed=control_flow(own.nodes), variables=variables)
+    CHOOSE_WRITES.run(chosen, begun)
     if (nodes := tuple(chosen)) != own.nodes:
         own = step_of(nodes, chosen.library, None)
     known = Step(
@@ -320,7 +322,7 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
         fixed=control_flow(own.nodes),
         outputs=outputs,
         taken=frozenset(always_true(own.nodes, numbers)),
-        variables={a.name: a.variable for a in arguments if a.variable is not None},
+        variables=variables,
         on_host=frozenset(a.name for a in arguments if a.lies_on_host),
         pushes={name for one in lists for name in one.pushes},
         pops=dict(pop for one in lists for pop in one.pops),

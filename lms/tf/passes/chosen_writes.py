@@ -6,24 +6,27 @@
 
 An optimizer that scales the loss changes no variable where a gradient is not finite.
 The branch holds all gradients until the last one is known, and its ops have no order.
-Here the ops run always and the written values are chosen: what a branch would not have
-written is the old value, or adds -0.0, which changes no number. The bits are equal.
+Here its ops run in every step, and a write chooses: where the branch would not run, the
+write takes the old value, or adds -0.0. In a finite step all bits are equal.
 
-A variable that other ops of the branches use stays in the branch, such as the scale.
+Ops leave that cannot fail, whatever they read. A variable leaves whose users, in the
+whole step, are ops outside of loops and branches, and ops that leave this branch.
 
-Known weakness: TensorFlow's kernels take subnormal numbers for 0. A subnormal number
-that no kernel wrote, such as a loaded weight's, becomes 0 in a step that is not finite.
+Known weaknesses: in a step that is not finite, adding -0.0 changes the bits of a NaN in
+a variable, and makes a subnormal number 0, as TensorFlow's kernels do. Where a branch
+holds another branch with the same variable, the variable stays.
 
 Sources: `LossScaleOptimizer` of Keras; `lower_if_op.cc`; dead tensors in executor.cc.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import tensorflow as tf
 
 from lms.tf import compat
+from lms.tf.capture.ops import CONTROL_FLOW, SPLITS
 from lms.tf.nodes import Nodes, data_of, full_name, source_of, waits_of
 from lms.tf.passes import Pass, Step
 
@@ -33,8 +36,14 @@ CHOSEN = "/lms_chosen"  # name suffix of the value that a write takes
 
 # Ops between tests of numbers and a predicate that needs all of them.
 _ALL = {"All", "LogicalAnd", "Pack", "ConcatV2", "Identity", "Reshape", "Squeeze"}
+_TESTS = {"IsFinite", "Const"}
 
 _FLOATS = {tf.float16, tf.bfloat16, tf.float32, tf.float64}  # SelectV2 has kernels
+
+# Ops that cannot fail; a division or power of integers may.
+_SAFE = {op for op, rule in SPLITS.items() if rule in ("element_wise", "reduced")}
+_SAFE |= {"Const", "AddN", "L2Loss", "MatMul", "Transpose", "Select", "ExpandDims"}
+_OF_FLOATS = {"Div", "DivNoNan", "RealDiv", "Pow", "FloorDiv", "FloorMod"}
 
 # What a write adds or subtracts where its branch would not run.
 _NOTHING = {"AssignAddVariableOp": -0.0, "AssignSubVariableOp": 0.0}
@@ -79,7 +88,7 @@ class _Branch:
         return full_name(name)
 
     def is_mark(self, name: str) -> bool:
-        """Tell whether who waits for a node waits for the branch alone."""
+        """Tell whether a node stands for the branch: an op may wait for it alone."""
         node = self.graph.get(name)
         if node is None or node.name not in self.either:
             return False
@@ -93,31 +102,49 @@ class _Branch:
             *map(source_of, waits)
         }
 
-    def leaving(self) -> set[str]:
+    def leaving(self, variables: Mapping[str, tf.TensorSpec]) -> set[str]:
         """Return the names of the ops that can leave: writes, and what these need."""
-        graph, users = self.graph, dict[str, set[str]]()
-        for name in self.either:
-            if graph[name].op not in _PASSES_ON:
-                for read in data_of(graph[name]):
-                    users.setdefault(self.origin(read), set()).add(name)
+        graph, users = self.graph, self._users(variables)
         free = {name for name in self.inside if _may_run_always(graph[name])}
 
-        def own(name: str) -> set[str]:  # users of the variable that an op writes
+        def needed(name: str) -> set[str]:
             node = graph[name]
-            return users[self.origin(node.input[0])] if node.op in _WRITES else set()
+            own = users.get(self.origin(node.input[0])) if node.op in _WRITES else ()
+            own = {""} if own is None else own  # a variable that must stay
+            return self.sources(node) & self.inside | {*own}
 
-        while staying := {
-            name
-            for name in free
-            if not self.sources(graph[name]) & self.inside | own(name) <= free
-        }:
+        while staying := {name for name in free if not needed(name) <= free}:
             free -= staying
-        found, pending = set[str](), [u for name in free for u in own(name)]
+        found, pending = set[str](), [n for n in free if graph[n].op in _WRITES]
+        pending += [user for name in pending for user in needed(name)]
         while pending:
             name = pending.pop()
             if name in free and name not in found:
                 found.add(name)
                 pending += self.sources(graph[name])
+        while unheld := {name for name in free - found if not self.ends(name, found)}:
+            found |= unheld  # all that these read has left
+        return found
+
+    def _users(self, variables: Mapping[str, tf.TensorSpec]) -> dict[str, set[str]]:
+        """Map handles of variables to their users in this branch and the other one.
+
+        Left out are variables of open shapes, and those of other loops and branches.
+        """
+        graph, found = self.graph, dict[str, set[str]]()
+        for name, spec in variables.items():
+            seen, pending = set[str](), [f"{name}:0"]
+            while pending:
+                new = [n for n in graph.readers(pending.pop()) if n.name not in seen]
+                seen |= {node.name for node in new}
+                handing = [n for n in new if n.op in CONTROL_FLOW | _PASSES_ON]
+                pending += [
+                    f"{n.name}:{output}" for n in handing for output in range(2)
+                ]
+            gates = {each for each in seen if graph[each].op in CONTROL_FLOW}
+            if spec.shape.is_fully_defined() and gates <= self.either:
+                own = {each for each in seen if graph[each].op not in _PASSES_ON}
+                found[f"{name}:0"] = own & self.either
         return found
 
     def ends(self, name: str, leaving: Set[str]) -> bool:
@@ -141,18 +168,25 @@ def _branches(graph: Nodes, step: Step) -> Iterator[tuple[_Branch, set[str]]]:
         given = {source_of(name) for node in switches for name in node.input}
         if step.fixed.isdisjoint(given) and _tests_numbers(graph, predicate):
             branch = _Branch.of(graph, predicate, switches)
-            leaving = branch.leaving()
+            leaving = branch.leaving(step.variables)
             rest = _behind(graph, switches, 1) - leaving
             if leaving and all(branch.ends(name, leaving) for name in rest):
                 yield branch, leaving
 
 
 def _tests_numbers(graph: Nodes, name: str) -> bool:
-    """Tell whether a predicate follows from a test of numbers that are to be finite."""
-    node = graph.get(name)
-    if node is None or node.op not in _ALL:
-        return node is not None and node.op == "IsFinite"
-    return any(_tests_numbers(graph, each) for each in data_of(node))
+    """Tell whether a predicate is that all of some numbers are finite."""
+    pending, seen, ends = [name], set[str](), set[str]()
+    while pending:
+        node = graph.get(pending.pop())
+        if node is None:
+            return False
+        if node.op not in _ALL:
+            ends.add(node.op)
+        elif node.name not in seen:
+            seen.add(node.name)
+            pending += data_of(node)
+    return "IsFinite" in ends and ends <= _TESTS
 
 
 def _behind(graph: Nodes, switches: Sequence[compat.NodeDef], output: int) -> set[str]:
@@ -168,10 +202,14 @@ def _behind(graph: Nodes, switches: Sequence[compat.NodeDef], output: int) -> se
 
 
 def _may_run_always(node: compat.NodeDef) -> bool:
-    if node.op in _WRITES:
-        return tf.as_dtype(compat.attribute(node, "dtype").type) in _FLOATS
-    passes_on = node.op in _PASSES_ON or node.op == "Merge"
-    return node.op == "ReadVariableOp" or (compat.is_pure(node) and not passes_on)
+    """Tell whether an op ends without an error, whatever numbers it reads."""
+    if node.op == "ReadVariableOp":
+        return True
+    key = "dtype" if node.op in _WRITES else "T"
+    of_floats = tf.as_dtype(compat.attribute(node, key).type or 1) in _FLOATS
+    if node.op in _WRITES or node.op in _OF_FLOATS:
+        return of_floats
+    return node.op in _SAFE and compat.is_pure(node)
 
 
 def _take_out(graph: Nodes, _: Step, place: tuple[_Branch, set[str]]) -> None:
@@ -210,10 +248,15 @@ def _choose(graph: Nodes, node: compat.NodeDef, predicate: str) -> None:
     if node.op in _NOTHING:
         constant = compat.constant(f"{name}_not", _NOTHING[node.op], dtype, node.device)
         otherwise = graph.add(constant, node)
-    else:
-        inputs = [handle, *waits]
+    else:  # behind all earlier writes: what the new value waits for may tell them
+        inputs = [handle, *waits, f"^{source_of(value)}" if graph.get(value) else ""]
         otherwise = graph.make(
-            f"{name}_not", "ReadVariableOp", inputs, node.device, node, dtype=dtype
+            f"{name}_not",
+            "ReadVariableOp",
+            filter(None, inputs),
+            node.device,
+            node,
+            dtype=dtype,
         )
     inputs = [predicate, value, otherwise.name]
     graph.make(name, "SelectV2", inputs, node.device, node, T=dtype)

@@ -1,6 +1,7 @@
 """Writes leave a branch that runs if all is finite, and write what they would have."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from lms.tf.capture.tracing import trace
 from lms.tf.lowering import TracedStep
 from lms.tf.passes.chosen_writes import CHOSEN
 from lms.tf.passes.splitting import Cuts, OpSize
+from lms.tf.proving import prove_step
 from lms.tf.rewriting import rebuild
 from tests.tf.steps import specialised
 
@@ -72,6 +74,8 @@ def same_bits(step: Callable[[Model, Any], None]) -> TracedStep:
     expected, found = Model(), Model()
     asked, traced = of(expected), trace(of(found), (XS[0],))
     own = specialised(of(found), XS[0])
+    proof = prove_step(traced, own, own.nodes, [], [((), ())], None)
+    assert proof.proved, proof.failed
     given = rebuild(traced, own, own.nodes)
     for x in (*XS, *XS[::-1]):
         result = given(traced.flat_inputs((x,)))
@@ -117,6 +121,45 @@ def test_a_branch_within_the_branch_keeps_its_variables() -> None:
     assert len(inside(own)) == 6
 
 
+def test_a_variable_that_is_written_twice_leaves_whole() -> None:
+    """Its old value at the second write is what the first write left."""
+
+    def step(model: Model, gradient: Any) -> None:
+        def learn() -> None:
+            model.learn(gradient)
+            model.velocity.assign(tf.clip_by_value(model.velocity, -0.5, 0.5))
+            length = tf.sqrt(tf.reduce_sum(tf.square(model.weights)))
+            model.weights.assign(model.weights / (1e-3 + length))
+
+        tf.cond(finite(gradient), learn, model.lower)
+
+    own = same_bits(step)
+    assert len([n for n in own.nodes if n.op == "SelectV2"]) == 5
+
+
+def _a_second_condition(model: Model, gradient: Any) -> None:
+    tf.cond(finite(gradient), lambda: model.learn(gradient), model.lower)
+    for variable in (model.weights, model.velocity, model.average):
+        halve = partial(variable.assign, variable * 0.5)
+        tf.cond(model.count > 1, halve, lambda: tf.zeros(4))
+
+
+def _divides_whole_numbers(model: Model, gradient: Any) -> None:
+    def learn() -> None:
+        model.learn(gradient * tf.cast(10 // (model.count + 1), tf.float32))
+
+    positive = tf.reduce_all(model.count >= 0)
+    tf.cond(tf.logical_and(finite(gradient), positive), learn, model.lower)
+
+
+def _inverts(model: Model, gradient: Any) -> None:
+    def learn() -> None:
+        matrix = tf.linalg.inv(tf.reshape(gradient, [2, 2]) + 9.0 * tf.eye(2))
+        model.average.assign_sub(tf.reshape(matrix, [4]))
+
+    tf.cond(finite(gradient), learn, model.lower)
+
+
 def _of_a_comparison(model: Model, gradient: Any) -> None:
     small = tf.reduce_all(tf.abs(gradient) < 9.0)
     tf.cond(small, lambda: model.learn(gradient), model.lower)
@@ -145,7 +188,15 @@ def _learns_if_not_finite(model: Model, gradient: Any) -> None:
 
 @pytest.mark.parametrize(
     "step",
-    [_of_a_comparison, _both_write, _returns_what_it_wrote, _learns_if_not_finite],
+    [
+        _a_second_condition,
+        _both_write,
+        _divides_whole_numbers,
+        _inverts,
+        _learns_if_not_finite,
+        _of_a_comparison,
+        _returns_what_it_wrote,
+    ],
 )
 def test_other_branches_stay_as_they_are(step: Any) -> None:
     own = same_bits(step)

@@ -21,6 +21,8 @@ from unet3d.schemes import LabelScheme, choose_scheme
 from unet3d.subjects import SubjectFiles, find_subjects
 from unet3d.training import train
 
+pytestmark = pytest.mark.tf
+
 # Keras copies variables in a way that NumPy 2 warns of.
 COPIES = "ignore:__array__ implementation:DeprecationWarning"
 

@@ -16,12 +16,8 @@ concatenate. The axis and the number of parts are chosen that leave the least ne
 an op cannot be split, smaller ops stay whole too, as the step's need stays. Splits that
 may change bits, or were tried and did not, are used where others leave too much.
 
-An op that stays whole reads a concatenated tensor, which lies in memory beside its
-parts. If these follow each other in memory, they are written into a large tensor's, one
-by one, and each is free then (`_ParallelConcatUpdate` in inplace_ops.cc).
-
-Known weaknesses: a tensor written in place is never recomputed. Sums over the axis,
-such as gradients of weights, end a region.
+Known weakness: an op that stays whole reads a concatenated tensor, which lies in memory
+beside its parts. Sums over the axis, such as gradients of weights, end a region.
 """
 
 import math
@@ -35,7 +31,7 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.ir.liveness import working_sets
 from lms.tf import compat
-from lms.tf.capture.ops import ALIAS, CONSTANT, INPLACE
+from lms.tf.capture.ops import CONSTANT, INPLACE
 from lms.tf.nodes import Nodes, data_of, full_name, index_of, source_of, waits_of
 from lms.tf.passes.chosen_writes import CHOSEN
 from lms.tf.passes.constant_folding import LARGEST, folded
@@ -55,10 +51,6 @@ _WORTH = 0.75
 
 # Name suffix of tensors that were concatenated of parts; an output's index follows.
 _WHOLE = "/lms_whole"
-
-# Types of tensors that a GPU writes in place (inplace_ops_functor_gpu.cu.cc).
-_IN_PLACE = frozenset({"float16", "bfloat16", "float32", "float64"})
-_MOST_IN_PLACE = 2**31 - 1  # elements, which the kernel counts with 32 bits
 
 # Ops whose outputs never share their inputs' memory.
 _MAKE_NEW = ("MatMul", "BatchMatMul", "Conv2D", "Conv3D", "DepthwiseConv")
@@ -96,20 +88,10 @@ class OpSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Ops that are split together into equally many parts, each by its cut.
-
-    Tensors of more than 1/2 of `most` bytes are not concatenated, if possible.
-    """
+    """Ops that are split together into equally many parts, each by its cut."""
 
     cuts: Mapping[str, Cut]
     parts: int
-    most: Bytes = 0
-
-    def in_place(self, tensor: Tensor, axis: int) -> bool:
-        """Tell whether parts along an axis are written into the whole's memory."""
-        if 2 * tensor.size <= self.most or math.prod(tensor.shape) > _MOST_IN_PLACE:
-            return False
-        return math.prod(tensor.shape[:axis]) == 1 and tensor.dtype in _IN_PLACE
 
 
 class Cuts:
@@ -259,7 +241,7 @@ def _best(
         for cut in step.of(op, parts):
             if not step.holds(op, cut, parts):
                 continue
-            region = _grown(step, op, cut, parts, most, found)
+            region = _grown(step, op, cut, parts, most // _LARGE, found)
             left, joined = _left(step, region, needs, found)
             tried.append((max(left, most), joined, parts, len(tried), region))
     if not tried:
@@ -279,10 +261,10 @@ def _numbers(op: Op, wanted: float) -> list[int]:
 
 
 def _grown(
-    step: Cuts, op: Op, cut: Cut, parts: int, most: Bytes, taken: Mapping[str, Region]
+    step: Cuts, op: Op, cut: Cut, parts: int, large: Bytes, taken: Mapping[str, Region]
 ) -> Region:
     """Grow a region over all ops that follow a cut along large tensors."""
-    graph, found, large = step.graph, {op.name: cut}, most // _LARGE
+    graph, found = step.graph, {op.name: cut}
     axes: dict[str, int] = {}
     waiting = [op]
     while waiting:
@@ -304,7 +286,7 @@ def _grown(
                 if (chosen := next(fitting, None)) is not None:
                     found[other.name] = chosen
                     waiting.append(other)
-    return Region(cuts=found, parts=parts, most=most)
+    return Region(cuts=found, parts=parts)
 
 
 def _axes(op: Op, cut: Cut) -> Iterator[tuple[str, int | None]]:
@@ -320,12 +302,11 @@ def _left(
     left = max(needs[name] for name in region.cuts) // region.parts
     for name in region.cuts:
         op = graph.by_name[name]
-        for tensor, axis in zip(op.outputs, region.cuts[name].outputs, strict=True):
+        for tensor in op.outputs:
             readers = graph.consumers[tensor.name]
             others = [reader for reader in readers if reader.name not in region.cuts]
             if any(_joins(step, reader, tensor.name, region) for reader in others):
-                beside = region.parts if region.in_place(tensor, axis) else 1
-                left = max(left, tensor.size + tensor.size // beside)
+                left = max(left, 2 * tensor.size)
                 joined += tensor.size
         for source, axis in zip(op.inputs, region.cuts[name].inputs, strict=True):
             if axis is None or op_of(source) in region.cuts:
@@ -407,30 +388,8 @@ class _Cutter:
             return name
         parts = [f"{_part(source, i)}:{index}" for i in range(region.parts)]
         axis = region.cuts[source].outputs[index]
-        new, tensor = f"{source}{_WHOLE}{index}", self._tensors[full_name(name)]
-        if region.in_place(tensor, axis) and not self._nodes.get(new):
-            return self._written(new, parts, tensor, device)
-        return self._join(new, parts, axis, tensor.dtype, device)
-
-    def _written(
-        self, new: str, parts: Sequence[str], tensor: Tensor, device: str
-    ) -> str:
-        """Return the name of a tensor into whose memory the parts are written."""
-        make, kind, count = self._nodes.make, {"T": tensor.dtype}, len(parts)
-        shapes, size = {**kind, "Tshape": tf.int32}, math.prod(tensor.shape) // count
-        sides = ([count, size], [1, size], list(tensor.shape))
-        rows, row, whole = (self._constant(each, tf.int32, device) for each in sides)
-        first = self._nodes[source_of(parts[0])]
-        while first.op in ALIAS and (source := self._nodes.get(first.input[0])):
-            first = source
-        inputs = [rows, f"^{first.name}"]  # an alias may be made again for a copy
-        made = make(f"{new}/lms_empty", "Empty", inputs, device, dtype=tensor.dtype)
-        for i, part in enumerate(parts):
-            own = make(f"{new}/lms_row{i}", "Reshape", [part, row], device, **shapes)
-            inputs, name = [made.name, own.name], f"{new}/lms_written{i}"
-            made = make(name, "_ParallelConcatUpdate", inputs, device, **kind)
-            made.attr["loc"].i = i
-        return make(new, "Reshape", [made.name, whole], device, **shapes).name
+        dtype = self._tensors[full_name(name)].dtype
+        return self._join(f"{source}{_WHOLE}{index}", parts, axis, dtype, device)
 
     def _slice(
         self, name: str, axis: int, region: Region, part: int, device: str

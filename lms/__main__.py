@@ -187,7 +187,9 @@ def _checked_card(text: str) -> str:
 
 def _multiple(text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise ValueError(f"must be a whole number above 0, got {text!r}. Write 16.")
+        raise ValueError(
+            f"the multiple must be a whole number above 0, got {text!r}. Write 16."
+        )
     return int(text)
 
 

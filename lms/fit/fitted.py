@@ -264,7 +264,7 @@ class FittedFunction:
                 if name not in known or known[name].kind is Parameter.KEYWORD_ONLY:
                     raise TypeError(
                         f"argument {name!r} must not be for a keyword alone in a step "
-                        "that is planned: remove the `*` before it, or leave it out"
+                        "that is planned. Remove the `*` before it, or leave it out."
                     )
             bound.apply_defaults()
             args = bound.args

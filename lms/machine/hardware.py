@@ -218,10 +218,10 @@ def find_hardware(text: str) -> Hardware:
         return PRESETS[plain[key]]
     near = [name for one, name in plain.items() if key and one.startswith(key)]
     near = near or [plain[one] for one in get_close_matches(key, plain)]
-    meant = f" Did you mean {' or '.join(near)}?" if near else ""
+    meant = f"Did you mean {' or '.join(near)}? " if near else ""
     raise ValueError(
-        f"a card must be one of {', '.join(PRESETS)}, got {text!r}.{meant} Describe "
-        f"any other card by its numbers: '{_BY_NUMBERS}'."
+        f"a card must be one of {', '.join(PRESETS)}, got {text!r}. {meant}"
+        f"Describe any other card by its numbers: '{_BY_NUMBERS}'."
     )
 
 

@@ -65,7 +65,10 @@ def test_the_arguments_of_a_command_are_left_alone() -> None:
         ("plan HERE:lms --hardware abacus", "argument --hardware: a card must be one"),
         ("plan HERE:lms --hardware 8GiB,1TF", "--hardware: a card must have memory,"),
         ("plan HERE:lms --link rope", "argument --link: a card must be one of"),
-        ("plan HERE:lms --multiple 0", "--multiple: must be a whole number above 0"),
+        (
+            "plan HERE:lms --multiple 0",
+            "--multiple: the multiple must be a whole number above 0",
+        ),
         ("doctor x", "unrecognized arguments: x"),
         ("CARD --h2d 1GB", "--h2d and --d2h must be given together"),
         ("CARD --link c2c --h2d 1GB --d2h 1GB", "--link must be given"),

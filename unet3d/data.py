@@ -44,7 +44,7 @@ __all__ += [
     "to_regions",
 ]
 
-# Of Hounsfield units: lower and upper end, mean and deviation.
+# Lower and upper end, mean and deviation of a CT window, in Hounsfield units.
 Window = tuple[float, float, float, float]
 Voxel = TypeVar("Voxel", bound=np.generic)
 Mask = NDArray[np.bool_]

@@ -211,7 +211,7 @@ LOOP = """\
     z = Exit(s)
 """
 OTHER = "q = All(m)\n    d = LoopCond(q)\n    r = Switch(m, d)\n"
-# What a step may not become: for each, pairs of right and wrong lines.
+# Faults in a loop: for each, pairs of right and wrong lines.
 LOOPS = {
     "the other output leaves": [("Exit(s)", "Exit(s:1)")],
     "another predicate ends it": [

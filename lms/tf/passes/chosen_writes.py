@@ -45,7 +45,7 @@ _SAFE = {op for op, rule in SPLITS.items() if rule in ("element_wise", "reduced"
 _SAFE |= {"Const", "AddN", "L2Loss", "MatMul", "Transpose", "Select", "ExpandDims"}
 _OF_FLOATS = {"Div", "DivNoNan", "RealDiv", "Pow", "FloorDiv", "FloorMod"}
 
-# What a write adds or subtracts where its branch would not run.
+# Zeros that a write adds or subtracts where its branch would not run, by its op.
 _NOTHING = {"AssignAddVariableOp": -0.0, "AssignSubVariableOp": 0.0}
 _WRITES = {"AssignVariableOp", *_NOTHING}
 

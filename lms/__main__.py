@@ -161,7 +161,11 @@ def _add_plan(subcommands: Any) -> None:
         help='write the plan alone, for LMSCallback(plan="FILE")',
     )
     plan.add_argument(
-        "--figure", type=Path, metavar="FILE", help="draw the step over time, as PNG"
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="write a page to look at, as HTML: memory by layer over time, and what "
+        "becomes of each tensor; also of a step without a plan",
     )
     plan.set_defaults(run=_plan, parser=plan)
 

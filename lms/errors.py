@@ -23,6 +23,8 @@ __all__ += [
 class LMSError(Exception):
     """Any error that lms raises on purpose."""
 
+    shown: Any = None  # the refused step, for a page
+
 
 class BudgetError(LMSError, ValueError):
     """No plan keeps the step within its memory budget.

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from lms.errors import extra
-from lms.report.lanes_figure import draw_lanes
 from lms.report.style import (
     COLOURS,
     FONT,
@@ -21,6 +20,7 @@ from lms.report.style import (
 )
 from lms.simulation.timeline import Timeline
 from lms.units import KIB, format_bytes
+from profiling.lanes_figure import draw_lanes
 from profiling.timelines import timeline_from_json
 
 with extra("figures"):

@@ -18,7 +18,7 @@ def run(code: str) -> Any:
 @pytest.mark.parametrize(
     ("module", "extra"),
     [
-        ("lms.report.lanes_figure", "figures"),
+        ("lms.report.style", "figures"),
         ("profiling.drawing", "figures"),
         ("unet3d.data", "unet3d"),
         ("experiments.least_seconds", "unet3d"),

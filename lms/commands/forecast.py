@@ -20,8 +20,10 @@ from typing import Any
 from lms.errors import BudgetError, LMSError, UnsupportedError
 from lms.machine.hardware import Hardware, roofline
 from lms.planning import select
-from lms.planning.problem import MemoryBudget, Speeds, budget_in
+from lms.planning.problem import MemoryBudget, PlannedStep, Speeds, budget_in
+from lms.planning.select import without_plan
 from lms.planning.settings import Settings
+from lms.report.page import Shown
 from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline
 from lms.tf.attempts import NOTHING, Outcome, Rewrites, first_plan, refusal
@@ -35,13 +37,18 @@ from lms.tf.capture.keras_step import (
 from lms.tf.capture.tracing import TracedFunction, input_specs, read_signature, trace
 from lms.tf.lowering import refuse_guesses
 from lms.tf.measure.devices import find_device
-from lms.tf.measure.workload import over_time, report_of, unplanned_timeline
+from lms.tf.measure.workload import (
+    over_time,
+    report_of,
+    timeline_of,
+    unplanned_timeline,
+)
 from lms.tf.passes.host_variables import HostVariables, size_of
 from lms.tf.prepare import Captured, capture, specialised
 from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["Forecast", "captured_for", "described"]
-__all__ += ["forecast", "on_card", "training_of"]
+__all__ += ["forecast", "on_card", "refused", "training_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,7 @@ class Forecast:
         report: The plan and its predictions.
         timeline: The planned step over time.
         unplanned: The step over time where the memory has no limit.
+        shown: The planned step, for a page.
         on_host: Bytes of variables, and of lists of loops, that are kept on the host.
     """
 
@@ -60,6 +68,7 @@ class Forecast:
     report: StepReport
     timeline: Timeline
     unplanned: Timeline
+    shown: Shown
     on_host: Bytes = 0
 
 
@@ -205,15 +214,34 @@ def forecast(captured: Captured, seconds: Seconds = 0.0) -> Forecast:
     _check_room(report)
     unplanned, moved = unplanned_timeline(planned.workload), found.attempt.rewrites
     timeline = planned.timeline or unplanned
+    report = over_time(report, timeline, unplanned)
+    report = replace(report, preparation_seconds=seconds)
     return Forecast(
         speeds=planned.workload.speeds(),
-        report=replace(
-            over_time(report, timeline, unplanned), preparation_seconds=seconds
-        ),
+        report=report,
         timeline=timeline,
         unplanned=unplanned,
+        shown=_shown(found.step, report, planned, timeline),
         on_host=sum(o.size for o in moved.lists) + sum(map(size_of, moved.handles)),
     )
+
+
+def refused(captured: Captured, error: BudgetError) -> Shown:
+    """Return the step as TensorFlow runs it, for a page, and why it was refused."""
+    planned = without_plan(captured.workload, captured.budget)
+    timeline = unplanned_timeline(replace(planned.workload, graph=planned.graph))
+    report = report_of("train", captured.step, planned, 0.0)
+    report = over_time(report, timeline, timeline)
+    return replace(_shown(captured, report, planned, timeline), why=str(error))
+
+
+def _shown(
+    captured: Captured, report: StepReport, planned: PlannedStep, timeline: Timeline
+) -> Shown:
+    speeds, step = planned.workload.speeds(), captured.step
+    line = timeline_of("train", step, planned)
+    line = replace(line, costs=speeds.costs, hardware=speeds.hardware, lanes=timeline)
+    return Shown(report=report, timeline=line)
 
 
 def _check_room(report: StepReport) -> None:

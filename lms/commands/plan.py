@@ -19,6 +19,7 @@ from lms.commands.forecast import (
     described,
     forecast,
     on_card,
+    refused,
     training_of,
 )
 from lms.commands.largest import examples_of, largest
@@ -29,10 +30,12 @@ from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
 from lms.machine.hardware import PRESETS, Hardware, find_hardware
 from lms.planning.settings import RECOMPUTE_WORDS, Settings, read_settings
+from lms.report.page import Shown, write_page
 from lms.report.progress import displayed, track
 from lms.report.step import brief, headline, table
 from lms.simulation.timeline import Lane
 from lms.storage.files import write_text
+from lms.tf.capture.keras_step import names_of_layers
 from lms.units import Seconds, format_bytes, format_seconds
 
 __all__ = ["NO_PLAN", "plan"]
@@ -68,7 +71,7 @@ def plan(request: Namespace) -> int:
     started, subject = time.perf_counter(), read_subject(request.subject)
     if request.hardware == "all":
         return _every_card(request, subject, settings, link)
-    console, about = _console(), {"subject": request.subject}
+    console, about, captured = _console(), {"subject": request.subject}, None
     try:
         with _progress():
             hardware = _found(request.hardware)
@@ -80,14 +83,16 @@ def plan(request: Namespace) -> int:
     except BudgetError as error:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
         _write(request.json, about | _refusal(error))
+        if request.page is not None and captured is not None:
+            _page(request.page, refused(captured, error), subject)
         return NO_PLAN
     moved = _moved(found)
     _show(found, moved, console)
     _write(request.json, about | _data(found, moved))
     if request.output is not None:
         write_text(request.output, found.report.plan.to_json(indent=1) + "\n")
-    if request.figure is not None:
-        _draw(found, request.figure, Path(request.subject).name)
+    if request.page is not None:
+        _page(request.page, found.shown, subject)
     return 0
 
 
@@ -164,12 +169,12 @@ def _console() -> Console:
 def _check_files(request: Namespace) -> None:
     many = ["--largest"] * request.largest
     many += ["--hardware all"] * (request.hardware == "all")
-    if len(many) > 1 or (many and (request.figure or request.output)):
+    if len(many) > 1 or (many and (request.page or request.output)):
         raise ValueError(
-            f"`{many[0]}` must be given with one card, and without --figure and "
+            f"`{many[0]}` must be given with one card, and without --page and "
             "--output, which show one plan. Leave one out."
         )
-    for path in filter(None, (request.json, request.figure, request.output)):
+    for path in filter(None, (request.json, request.page, request.output)):
         if path.is_dir():
             raise ValueError(
                 f"`{path}` must be a file, got a folder. Name a file in it."
@@ -178,14 +183,6 @@ def _check_files(request: Namespace) -> None:
             raise ValueError(
                 f"`{path}` must be in an existing folder, got '{path.parent}'. Make it."
             )
-    if (figure := request.figure) is None:
-        return
-    if figure.suffix.lower() != ".png":
-        raise ValueError(
-            f"`{figure}` must end with .png, got {figure.suffix or 'no ending'!r}. "
-            "Figures are drawn as PNG."
-        )
-    import lms.report.lanes_figure  # noqa: F401 - needs an extra
 
 
 def _moved(found: Forecast) -> list[dict[str, Any]]:
@@ -274,12 +271,5 @@ def _write(path: Path | None, data: dict[str, Any]) -> None:
         write_text(path, json.dumps(data) + "\n")
 
 
-def _draw(found: Forecast, path: Path, subject: str) -> None:
-    from lms.report.lanes_figure import draw_lanes
-
-    draw_lanes(
-        [("nothing swapped", found.unplanned), ("planned", found.timeline)],
-        path,
-        title=f"One training step of {subject}, predicted",
-        note=described(found.speeds),
-    )
+def _page(path: Path, shown: Shown, subject: Subject) -> None:
+    write_page(path, [shown], names_of_layers(subject.model))

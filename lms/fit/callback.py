@@ -36,6 +36,7 @@ from lms.errors import LMSError, UnsupportedError
 from lms.fit.fitted import FittedFunction, nothing_to_plan
 from lms.ir.plan import SwapPlan
 from lms.planning.settings import Knobs, read_settings, with_budget
+from lms.report.page import Shown, as_html, write_page
 from lms.report.progress import displayed
 from lms.report.step import StepReport, StepTimeline, headline, save_record, table
 from lms.tf.capture import keras_step
@@ -438,6 +439,25 @@ class LMSCallback(keras.callbacks.Callback):
         said = [hook.said_of_xla for hook in self._hooks.values() if hook.said_of_xla]
         shown = [table(self.report)] if self.report or not said else []
         return self._why_unplanned or "\n".join(said + shown)
+
+    def page(self, path: str | Path) -> None:
+        """Write a page to look at: an HTML file that loads nothing else.
+
+        It shows memory by layer over a step, copies, and what becomes of each tensor. A
+        step that was refused or ran out of memory comes first: write it after `fit`, or
+        in its `finally`.
+        """
+        write_page(path, self._steps(), self._names())
+
+    def _repr_html_(self) -> str:
+        """The table and the page, as a notebook shows them."""
+        return as_html(self._steps(), self._names(), self.summary())
+
+    def _steps(self) -> list[Shown]:
+        return [s for hook in self._hooks.values() for s in hook.fitted.shown]
+
+    def _names(self) -> set[str]:
+        return keras_step.names_of_layers(self.model) if self.model else set()
 
     def save_record(self, path: str | Path) -> None:
         """Write versions, plans, proofs and comparisons as JSON, for a checkpoint."""

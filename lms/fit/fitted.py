@@ -15,11 +15,13 @@ from pathlib import Path
 from threading import RLock
 from traceback import clear_frames
 from typing import Any, TypeAlias, Unpack
+from weakref import ReferenceType, ref
 
 from lms.errors import LMSError, UnsupportedError, WorkersError
 from lms.machine.ranks import joined
 from lms.planning.problem import Filters
 from lms.planning.settings import Knobs, Settings, read_settings, with_budget
+from lms.report.page import Shown, write_page
 from lms.report.step import StepReport, StepTimeline, save_record
 from lms.tf import compat
 from lms.tf.capture.tracing import (
@@ -212,6 +214,7 @@ class FittedFunction:
         self._sure: dict[_Key, list[Any]] = {}
         self._lock = RLock()
         self._given_up: set[object] = set()
+        self._failed: dict[object, tuple[Sequence[Shown], ReferenceType[LMSError]]] = {}
         self._is_settled = False
         self.draws_noise = False  # by kernels that keep a state, in steps that fit
         self._unplanned = self._plainly if nothing_to_plan(settings) else None
@@ -226,6 +229,20 @@ class FittedFunction:
     def save_record(self, path: str | Path) -> None:
         """Write versions, plans, proofs and comparisons as JSON, for a checkpoint."""
         save_record(Path(path), self.report)
+
+    @property
+    def shown(self) -> tuple[Shown, ...]:
+        """Steps for a page: refused and failed ones first."""
+        others = [s for key, s in [*self._steps.items()] if key not in self._failed]
+        return tuple(
+            replace(each, why=str(error() or "The step was refused, or failed."))
+            for steps, error in [*self._failed.values()]
+            for each in steps
+        ) + tuple(each for step in others for each in step.shown())
+
+    def page(self, path: str | Path) -> None:
+        """Write a page to look at, as `LMSCallback.page`."""
+        write_page(path, self.shown)
 
     @property
     def timelines(self) -> tuple[StepTimeline, ...]:
@@ -252,7 +269,7 @@ class FittedFunction:
         unplanned = self._plainly if nothing_to_plan(settings) else None
         with self._lock, PREPARING:  # between two steps
             self.settings, self._unplanned = settings, unplanned
-            for known in (self._steps, self._sure, self._given_up):
+            for known in (self._steps, self._sure, self._given_up, self._failed):
                 known.clear()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -327,6 +344,9 @@ class FittedFunction:
         try:
             yield
         except LMSError as error:
+            shown, error.shown = error.shown, None  # errors travel to other processes
+            if shown is not None:
+                self._failed[key] = [shown], ref(error)
             # Other workers may go on with a plan.
             is_end = isinstance(error, WorkersError) or vars(error).get("is_certain")
             if self.settings.asks_for_a_plan or is_end:
@@ -460,6 +480,10 @@ class FittedFunction:
             try:
                 with lost_in_words():
                     return run_recovering(step, inputs, take_place)
+            except LMSError as error:
+                error.shown = None
+                self._failed[key] = self._steps[key].shown(), ref(error)
+                raise
             finally:
                 if self._steps[key].rebuilt is None:  # could not be replanned
                     del self._steps[key]

@@ -17,19 +17,21 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
+from lms.machine.hardware import Costs, Hardware
 from lms.simulation.memory import MemoryTimeline
 from lms.simulation.timeline import Timeline
 from lms.storage.files import write_text
 from lms.units import MIB, Seconds, format_bytes, format_seconds
 
-__all__ = ["StepReport", "StepTimeline", "brief", "headline", "save_record", "table"]
+__all__ = ["Held", "StepReport", "StepTimeline"]
+__all__ += ["brief", "headline", "save_record", "table"]
 
 # Packages on which a step's numbers depend.
 _PACKAGES = ("tflms", "tensorflow", "keras", "numpy")
@@ -151,6 +153,15 @@ class StepReport:
         }
 
 
+class Held(NamedTuple):
+    """A variable or input that a step has from its start: its op's name, its bytes."""
+
+    name: str
+    size: int
+    is_input: bool = False
+    is_on_host: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimeline:
     """Predicted memory over one step of a report, without and with a plan.
@@ -161,6 +172,11 @@ class StepTimeline:
         persistent_bytes: Bytes below both curves.
         lanes: The planned step over time; None where nothing is swapped.
         graph: The ops that run, recomputed ones included.
+        plan: The plan for this graph.
+        held: What the step has from its start, part of `persistent_bytes` unless it
+            lies on the host.
+        costs: Seconds of ops; None where none are known, as of a step that fits.
+        hardware: The device and its link; None likewise.
     """
 
     kind: str
@@ -170,6 +186,10 @@ class StepTimeline:
     planned: MemoryTimeline = field(repr=False)
     persistent_bytes: int
     lanes: Timeline | None = field(default=None, repr=False)
+    plan: SwapPlan = field(repr=False)
+    held: tuple[Held, ...] = field(default=(), repr=False)
+    costs: Costs | None = field(default=None, repr=False)
+    hardware: Hardware | None = field(default=None, repr=False)
 
 
 def headline(report: StepReport) -> str:

@@ -37,6 +37,7 @@ from lms.planning.select import (
     without_plan,
 )
 from lms.planning.settings import Settings
+from lms.report.page import Shown
 from lms.report.progress import tell
 from lms.tf.attempts import (
     NOTHING,
@@ -61,6 +62,8 @@ from lms.tf.measure.free_memory import host_budget, measure_budget, with_holes
 from lms.tf.measure.lone_op import forget_functions
 from lms.tf.measure.scratch import limit_workspace
 from lms.tf.measure.workload import (
+    report_of,
+    timeline_of,
     with_measured_scratch,
     workload_here,
 )
@@ -173,6 +176,10 @@ class Captured:
             if isinstance(error, BudgetError):
                 error.is_certain = self._never_fits()
             if found is None or getattr(error, "is_certain", False):
+                plain = without_plan(self.workload, self.budget)
+                said = report_of(self.kind, self.step, plain, 0.0)
+                line = timeline_of(self.kind, self.step, plain)
+                error.shown = Shown(report=said, timeline=line)
                 raise error
             prepared = self._without_plan(error, found.attempt)
         before = [Outcome(attempt=e.attempt, failure=e.failure) for e in tried]

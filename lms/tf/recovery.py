@@ -38,6 +38,7 @@ from lms.ir.graph import GraphView
 from lms.machine.host import Beside
 from lms.planning.problem import UNLIMITED
 from lms.planning.select import plan_at_length, plan_step
+from lms.report.page import Shown
 from lms.report.step import StepReport, StepTimeline
 from lms.tf import compat, failures
 from lms.tf.attempts import Outcome
@@ -315,6 +316,11 @@ class PreparedStep:
             )
             for part, watch in zip(self.parts, watches, strict=True)
         )
+
+    def shown(self) -> tuple[Shown, ...]:
+        """Return the step as a page shows it, for each device."""
+        both = zip(self.reports(), self.parts, strict=True)
+        return tuple(Shown(report=r, timeline=part.timeline) for r, part in both)
 
     def planned_anew(self, reason: str) -> "PreparedStep":
         """Prepare the step again after an out of memory.

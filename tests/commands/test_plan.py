@@ -8,23 +8,27 @@ from typing import Any
 import pytest
 
 from lms.errors import PlanError
+from lms.ir.graph import op_of
 from lms.ir.plan import SwapPlan
 from lms.machine.hardware import PRESETS
 from lms.planning.settings import read_settings
 from lms.units import MIB
 from tests.programs import python
+from tests.report.test_page import data_of
 from tests.tf.worker import Worker
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+KINDS = ["batch", "weights", "optimizer's slots"]
 
 SUBJECTS = Path(__file__).with_name("subjects.py")
 TRIALS = "tests.commands.trials"
 
 
 def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
-    file, figure = tmp_path / "plan.json", tmp_path / "plan.png"
+    file, page = tmp_path / "plan.json", tmp_path / "plan.html"
     limits = ("--memory", "64MiB", "--h2d", "1GB", "--d2h", "1GB")
-    written = ("--json", str(file), "--figure", str(figure))
+    written = ("--json", str(file), "--page", str(page))
     plan = (sys.executable, "-m", "lms", "plan", f"{SUBJECTS}:tiny", *written)
     ended = python("-m", "lms", "emulate", *limits, "--", *plan)
     assert ended.returncode == 0, ended.stderr
@@ -36,8 +40,11 @@ def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
     assert found["budget_bytes"] == 64 * MIB - found["margin_bytes"]
     assert found["hardware"]["h2d"] == pytest.approx(1e9, rel=0.5)
     assert found["swap_count"] == 0
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.json", "plan.png"]
+    (drawn,) = data_of(page.read_text())
+    assert drawn["source"] == "measured"
+    assert drawn["report"]["budget_bytes"] == found["budget_bytes"]
+    assert {"dense", "adam"} <= {*drawn["layers"]}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.html", "plan.json"]
 
 
 BAD = {
@@ -67,8 +74,10 @@ def said(worker: Worker, folder: Path) -> dict[str, Any]:
     """Texts of commands where there is no card, all from one process."""
     there = ["--hardware", "v100-pcie", "--link", "gh200", "--budget", "8MiB"]
     there += ["--recompute", "never", "--json", str(folder / "roofline.json")]
+    there += ["--page", str(folder / "roofline.html")]
     little = ["--hardware", "gh200", "--budget", "1MiB"]
     little += ["--json", str(folder / "refused.json")]
+    little += ["--page", str(folder / "refused.html")]
     rule = ["--hardware", "v100-pcie", "--budget", "16MiB", "--planner", "threshold"]
     words = {"roofline": there, "refused": little}
     many = {name: ["plan", f"{SUBJECTS}:small", *more] for name, more in words.items()}
@@ -86,7 +95,7 @@ def said(worker: Worker, folder: Path) -> dict[str, Any]:
     many["all cards"] = ["plan", here, "--hardware", "all", "--budget", "8MiB"]
     many["all cards"] += ["--json", str(folder / "all.json")]
     many["largest for all"] = ["plan", here, "--largest", "--hardware", "all"]
-    many["largest drawn"] = ["plan", here, *largest, "1GiB", "--figure", "step.png"]
+    many["largest drawn"] = ["plan", here, *largest, "1GiB", "--page", "step.html"]
     many["largest linked"] = ["plan", here, *largest, "1GiB", "--link", "t4"]
     for name in BAD:
         file = folder / "broken.py" if name == "broken" else SUBJECTS
@@ -112,6 +121,14 @@ def test_hardware_that_is_not_here_gets_a_roofline(
     assert first["size"] == max(swap.size for swap in plan.swaps)
     assert first["out"] < first["back"][0] < found["predicted_seconds"]
     assert first["layer"].startswith("functional")
+    (drawn,) = data_of((folder / "roofline.html").read_text())
+    assert drawn["report"]["swap_count"] == found["swap_count"]
+    assert [*dict.fromkeys(kind for kind, *_ in drawn["held"])] == KINDS
+    names = (drawn["ops"][place][0] for place, *_ in drawn["tensors"])
+    moved = [
+        name for name, told in zip(names, drawn["tensors"], strict=True) if told[5]
+    ]
+    assert {*moved} == {op_of(swap.tensor) for swap in plan.swaps}
 
 
 def test_where_no_plan_fits_the_least_budget_is_said(
@@ -123,6 +140,12 @@ def test_where_no_plan_fits_the_least_budget_is_said(
     refused = json.loads((folder / "refused.json").read_text())
     assert (refused["fits"], refused["plan"]) == (False, None)
     assert refused["least_budget_bytes"] > MIB
+    (drawn,) = data_of((folder / "refused.html").read_text())
+    assert drawn["why"] == refused["message"]
+    assert drawn["times"][-1] == pytest.approx(
+        1e3 * drawn["report"]["predicted_seconds"]
+    )
+    assert max(used for _, used in drawn["used"]) > MIB
 
 
 def test_state_that_finds_no_room_is_planned_for_on_the_host(
@@ -198,7 +221,7 @@ def test_all_known_cards_are_asked_at_once(said: dict[str, Any], folder: Path) -
     ("name", "words"),
     [
         ("largest for all", "`--largest` must be given with one card"),
-        ("largest drawn", "one card, and without --figure and --output, which show"),
+        ("largest drawn", "one card, and without --page and --output, which show"),
         ("largest linked", "`--largest` must be given without --link, --planner"),
     ],
 )

@@ -26,11 +26,18 @@ import tensorflow as tf
 from keras import layers
 
 from lms import LMSCallback
-from lms.errors import BudgetError, HostMemoryError, UnsupportedError
+from lms.errors import (
+    BudgetError,
+    HostMemoryError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from lms.fit import fitted
 from lms.ir.plan import SwapPlan
 from lms.tf import prepare
 from lms.tf.measure import free_memory
 from tests.models import SILENT, conv_net
+from tests.report.test_page import data_of
 from tests.room import above_what_is_held
 from tests.tf.worker import Worker
 
@@ -442,6 +449,56 @@ def test_no_more_memory_is_left_behind_than_by_keras(worker: Worker) -> None:
     assert planned["bytes"] <= plain["bytes"] + 128 * 1024
 
 
+def test_a_page_shows_the_steps_of_a_training_by_the_model_s_layers(
+    model: Any, data: dict[str, Any], tmp_path: Path
+) -> None:
+    callback = lms_callback()
+    assert "Nothing was planned yet" in callback._repr_html_()
+    model.fit(**data, callbacks=[callback])
+    callback.page(tmp_path / "run.html")
+    (drawn,) = data_of((tmp_path / "run.html").read_text())
+    (report,) = callback.report
+    assert drawn["report"]["measured_peak_bytes"] == report.measured_peak_bytes
+    assert drawn["source"] == "measured"
+    assert {layer.name for layer in model.layers if layer.weights} <= {*drawn["layers"]}
+    said = callback._repr_html_()
+    assert "peak, measured" in said
+    assert "<iframe" in said
+
+
+def test_a_page_shows_a_step_that_was_refused_and_the_next_one_that_is_not(
+    model: Any, data: dict[str, Any], tmp_path: Path
+) -> None:
+    callback, page = lms_callback("1MiB"), tmp_path / "run.html"
+    with pytest.raises(BudgetError) as no:
+        model.fit(**data, callbacks=[callback])
+    callback.page(page)
+    (drawn,) = data_of(page.read_text())
+    assert drawn["why"] == str(no.value)
+    assert drawn["times"] is None  # no op was timed
+    callback.budget = above_what_is_held(TIGHT)
+    model.fit(**data, callbacks=[callback])
+    callback.page(page)
+    assert [step["why"] for step in data_of(page.read_text())] == [""]
+
+
+def test_a_page_shows_the_plan_of_a_step_that_ran_out_of_memory(
+    model: Any, data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object) -> None:
+        raise OutOfMemoryError("no room")
+
+    callback = lms_callback()
+    monkeypatch.setattr(fitted, "run_recovering", run)
+    with pytest.raises(OutOfMemoryError) as no:
+        model.fit(**data, callbacks=[callback])
+    callback.page(tmp_path / "run.html")
+    (drawn,) = data_of((tmp_path / "run.html").read_text())
+    assert drawn["why"] == str(no.value) == "no room"
+    assert drawn["times"] is not None
+    assert any(swaps or again for *_, swaps, again, _, _ in drawn["tensors"])
+
+
 # ---------------------------------------------------------------------------- bad input
 
 
@@ -456,6 +513,7 @@ def test_a_budget_that_is_too_small_names_the_op_and_the_least_that_works(
     assert no.value.__suppress_context__
     least = no.value.least_bytes
     assert least is not None
+    assert no.value.shown is None
     assert no.value.op_name is not None
     assert no.value.op_name in str(no.value)
     del no, frames  # frames hold tensors

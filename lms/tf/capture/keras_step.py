@@ -86,13 +86,20 @@ def make_slots(model: keras.Model) -> None:
     optimizer: Any = model.optimizer
     if not (is_own and optimizer and model.trainable_variables) or optimizer.built:
         return
-    parts: Any = model
-    every = parts._flatten_layers()  # noqa: SLF001 - there is no public form
-    if not all(layer.built for layer in every):  # the first step creates weights
+    if not all(layer.built for layer in _layers(model)):  # the first step creates them
         return
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         with keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does
             optimizer.build(model.trainable_variables)
+
+
+def _layers(model: Any) -> list[Any]:
+    return model._flatten_layers()  # noqa: SLF001 - there is no public form
+
+
+def names_of_layers(model: keras.Model) -> set[str]:
+    """Return the names of a model's layers at any depth, without its own."""
+    return {layer.name for layer in _layers(model) if layer is not model}
 
 
 def own_functions(model: keras.Model, kind: str) -> list[Any]:

@@ -13,7 +13,7 @@ from lms.ir.plan import SwapPlan
 from lms.planning.addresses import why_unsealed
 from lms.planning.problem import PlannedStep, Speeds, Workload
 from lms.planning.select import workload_of
-from lms.report.step import StepReport, StepTimeline
+from lms.report.step import Held, StepReport, StepTimeline
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
 from lms.tf.lowering import TracedStep
@@ -103,6 +103,7 @@ def unplanned_timeline(workload: Workload) -> Timeline:
 
 def timeline_of(kind: str, step: TracedStep, planned: PlannedStep) -> StepTimeline:
     """Predicted memory over a step, without a plan and with it."""
+    speeds = planned.workload.speeds() if planned.timeline else None
     return StepTimeline(
         kind=kind,
         signature=step.signature,
@@ -111,6 +112,14 @@ def timeline_of(kind: str, step: TracedStep, planned: PlannedStep) -> StepTimeli
         planned=planned.memory,
         persistent_bytes=planned.budget.persistent,
         lanes=planned.timeline,
+        plan=planned.plan,
+        held=tuple(
+            Held(a.name, a.size, a.captured is None, a.lies_on_host)
+            for a in step.arguments
+            if not a.is_of_another(step.device)
+        ),
+        costs=speeds and speeds.costs,
+        hardware=speeds and speeds.hardware,
     )
 
 

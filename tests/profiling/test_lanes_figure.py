@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lms.report.lanes_figure import draw_lanes
 from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
+from profiling.lanes_figure import draw_lanes
 
 
 def step_of(seconds: float) -> Timeline:

@@ -7,8 +7,10 @@ undo copy before they are written (`lms.tf.undo`).
 
     forward, backward ──> last heavy op ──> barrier ──> writes (updates, metrics)
 
-Known weaknesses: an op is taken not to fail while at most half of the budget is in
-use. Ops in loops and branches are waited for only where an op outside reads a result.
+Ops in loops and branches are waited for only where an op outside reads a result. If
+others may need more than is left after the barrier, no write is deferred.
+
+Known weakness: an op is taken not to fail while at most half of the budget is in use.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 
 from lms.ir.graph import GraphView, op_of
 from lms.ir.liveness import lower_bound, working_sets
+from lms.units import Bytes
 
 __all__ = ["WriteGuard", "can_come_last", "ends_among", "guard_writes", "may_fail"]
 
@@ -69,13 +72,27 @@ def guard_writes(graph: GraphView, curve: Sequence[int], budget: int) -> WriteGu
     last = max(heavy, default=-1)
     writing = [i for i, op in enumerate(graph.ops) if op.writes]
     late = [i for i in writing if i > last and not graph.ops[i].fixed]
+    barrier = ends_among(graph, {*graph.order[: late[0]]}) if late else ()
+    if late and max(curve[late[0] :]) + _unawaited_bytes(graph, barrier) > budget:
+        late, barrier = [], ()
     early = sorted({*writing} - {*late})
     kept = (handle for i in early for handle in graph.ops[i].writes)
     return WriteGuard(
-        barrier=ends_among(graph, {*graph.order[: late[0]]}) if late else (),
+        barrier=barrier,
         late=tuple(graph.ops[i].name for i in late),
         kept=tuple(dict.fromkeys(kept)),
     )
+
+
+def _unawaited_bytes(graph: GraphView, barrier: Collection[str]) -> Bytes:
+    """Return the bytes that ops of loops and branches make that no barrier awaits."""
+    awaited, made = {*barrier}, 0
+    for op in reversed(graph.ops):
+        if op.name in awaited:
+            awaited.update(op.controls, map(op_of, op.inputs))
+        elif op.fixed and op.alias is None and not op.persistent:
+            made += sum(tensor.size for tensor in op.outputs)
+    return made
 
 
 def may_fail(used: int, budget: int) -> bool:

@@ -84,6 +84,22 @@ def test_what_a_branch_writes_is_kept() -> None:
     assert can_come_last(inside) == frozenset()
 
 
+def test_no_write_is_deferred_where_a_branch_may_fail_later() -> None:
+    # noise (100) ┬─> mean (1) ─> metric     the barrier waits for the ops above
+    #             └─> inside (40 or 400) ─> update     in a branch
+    for size, late in ((40, ("metric",)), (400, ())):
+        graph = graph_of(
+            make_op("noise", 100),
+            make_op("inside", size, "noise", fixed=True),
+            make_op("update", 0, "inside", writes=("w:0",), fixed=True),
+            make_op("mean", 1, "noise"),
+            make_op("metric", 0, "mean", writes=("total:0",)),
+        )
+        guard = guard_writes(graph, [100, 40, 40, 101, 1], 110)
+        assert guard.late == late
+        assert guard.kept == (("w:0",) if late else ("w:0", "total:0"))
+
+
 @given(graphs())
 @examples(60)
 def test_no_op_comes_between_the_last_writes_that_need_not_follow_one(

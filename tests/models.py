@@ -295,7 +295,7 @@ def scaled_too_far() -> keras.Model:
     return model
 
 
-def embedding(optimizer: str = "adagrad") -> keras.Model:
+def embedding(optimizer: Any = "adagrad") -> keras.Model:
     """Words, whose gradients are sparse."""
     inputs = keras.Input((64,), dtype="int32")
     x = layers.Embedding(50, 16)(inputs)
@@ -485,6 +485,16 @@ CASES: dict[str, Case] = {
     "an embedding whose equal words' gradients are added up": Case(
         build=lambda: embedding("adafactor"),
         fit=_SENTENCES | {"y": _classes(128, 2)},
+        share=0.5,
+    ),
+    "words whose first gradients are not finite": Case(
+        build=lambda: embedding(
+            keras.optimizers.LossScaleOptimizer(
+                keras.optimizers.AdamW(1e-3), initial_scale=2.0**30
+            )
+        ),
+        fit=_SENTENCES | {"y": _classes(128, 2)},
+        policy="mixed_float16",
         share=0.5,
     ),
     "a loss of as many words as have labels": Case(

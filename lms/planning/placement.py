@@ -197,10 +197,7 @@ def _placed(
 
 
 def _in_time(
-    graph: GraphView,
-    fitted: FittedPlan,
-    request: PlanRequest,
-    effort: Effort,
+    graph: GraphView, fitted: FittedPlan, request: PlanRequest, effort: Effort
 ) -> Iterator[FittedPlan]:
     """Yield plans with swap-ins that start in time, of no higher risk."""
     headroom = Headroom() if fitted.risk is Risk.PLACE else request.headroom

@@ -174,10 +174,7 @@ def _want(
 
 
 def _move(
-    copy: _Return,
-    boundaries: Sequence[int],
-    used: npt.NDArray[np.int64],
-    budget: Bytes,
+    copy: _Return, boundaries: Sequence[int], used: npt.NDArray[np.int64], budget: Bytes
 ) -> None:
     """Start a copy as early as wanted, if its bytes are free from there on."""
     first = max(copy.wanted, copy.earliest)

@@ -50,10 +50,7 @@ class Spaced:
 
 
 def place_spacers(
-    turns: Sequence[Turn],
-    addresses: Mapping[int, int],
-    capacity: Bytes,
-    limit: Bytes,
+    turns: Sequence[Turn], addresses: Mapping[int, int], capacity: Bytes, limit: Bytes
 ) -> Spaced | None:
     """Return the spacers with which best fit chooses planned addresses.
 

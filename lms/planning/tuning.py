@@ -195,11 +195,7 @@ class Effort:
 
 THOROUGH = Effort()
 QUICK = Effort(
-    walks=4,
-    placed=6,
-    compared=1,
-    early_tries=1,
-    region_percent=(-60, 0, 100),
+    walks=4, placed=6, compared=1, early_tries=1, region_percent=(-60, 0, 100)
 )
 # Sealed plans need one judgement, so two can be compared.
 QUICK_SEALED = replace(QUICK, compared=2, early_tries=2, packings=24)

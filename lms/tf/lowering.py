@@ -287,13 +287,7 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
             if name.endswith(NOTHING)  # the value that empties a variable
         }
         graph, ordered, found, guessed = _seen(
-            nodes,
-            arguments,
-            outputs,
-            shapes,
-            device,
-            edges,
-            guesses=guesses,
+            nodes, arguments, outputs, shapes, device, edges, guesses=guesses
         )
         return TracedStep(
             graph=graph,

@@ -142,11 +142,7 @@ class Watch:
 
     @classmethod
     def of(
-        cls,
-        planned: PlannedStep,
-        device: str,
-        number: int,
-        before: frozenset[str],
+        cls, planned: PlannedStep, device: str, number: int, before: frozenset[str]
     ) -> "Watch":
         """Return the digests of a planned step.
 

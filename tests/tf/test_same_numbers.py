@@ -15,7 +15,10 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 # Cases of `make test`, and those of `make test-all` that each stands for.
 SHORT = {
     "a 3D U-Net": ("the largest of equal voxels", "a residual network"),
-    "a scale too large for the first gradients": ("mixed_float16",),
+    "a scale too large for the first gradients": (
+        "mixed_float16",
+        "words whose first gradients are not finite",
+    ),
     "two replicas, validation, a smaller last batch": (),
     "halves on two cards": (
         "a train_step of its own",

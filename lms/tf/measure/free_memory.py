@@ -91,8 +91,7 @@ def measure_budget(
     # Slots of an optimizer that are still zero may share their memory: once written,
     # each takes its own.
     persistent = max(
-        (device.settled_bytes() or 0) + shared_bytes(step, device),
-        step.captured_bytes,
+        (device.settled_bytes() or 0) + shared_bytes(step, device), step.captured_bytes
     )
     persistent += step.input_bytes + step.graph.constant_bytes
     persistent += reserved_for_watch(step.graph) if settings.check else 0

@@ -35,8 +35,9 @@ __all__ = ["CHOOSE_WRITES", "CHOSEN"]
 CHOSEN = "/lms_chosen"  # name suffix of the value that a write takes
 
 # Ops between tests of numbers and a predicate that needs all of them.
-_ALL = {"All", "LogicalAnd", "Pack", "ConcatV2", "Identity", "Reshape", "Squeeze"}
-_TESTS = {"IsFinite", "Const"}
+_ALL = {"All", "LogicalAnd", "Pack", "ConcatV2", "Identity", "Squeeze"}
+_PLACED = {"Reshape", "TensorScatterUpdate"}  # their second input is no test
+_TESTS = {"IsFinite", "Const", "Fill"}
 
 _FLOATS = {tf.float16, tf.bfloat16, tf.float32, tf.float64}  # SelectV2 has kernels
 
@@ -102,10 +103,31 @@ class _Branch:
             *map(source_of, waits)
         }
 
+    def is_size(self, name: str) -> bool:
+        """Tell whether a tensor is constant, or part of a shape."""
+        node = self.graph.get(self.origin(name))
+        if node is not None and node.op == "StridedSlice":
+            return all(map(self.is_size, data_of(node)))
+        return node is not None and node.op in ("Const", "Shape")
+
+    def may_run_always(self, node: compat.NodeDef) -> bool:
+        """Tell whether an op ends without an error, whatever numbers it reads."""
+        if node.op == "ReadVariableOp":
+            return True
+        if node.op == "StridedSlice":
+            return self.is_size(node.name)
+        if node.op == "UnsortedSegmentSum":  # a GPU's takes any row's number
+            return "GPU" in node.device and self.is_size(node.input[2])
+        key = "dtype" if node.op in _WRITES else "T"
+        of_floats = tf.as_dtype(compat.attribute(node, key).type or 1) in _FLOATS
+        if node.op in _WRITES or node.op in _OF_FLOATS:
+            return of_floats
+        return node.op in _SAFE and compat.is_pure(node)
+
     def leaving(self, variables: Mapping[str, tf.TensorSpec]) -> set[str]:
         """Return the names of the ops that can leave: writes, and what these need."""
         graph, users = self.graph, self._users(variables)
-        free = {name for name in self.inside if _may_run_always(graph[name])}
+        free = {name for name in self.inside if self.may_run_always(graph[name])}
 
         def needed(name: str) -> set[str]:
             node = graph[name]
@@ -181,11 +203,11 @@ def _tests_numbers(graph: Nodes, name: str) -> bool:
         node = graph.get(pending.pop())
         if node is None:
             return False
-        if node.op not in _ALL:
+        if node.op not in _ALL | _PLACED:
             ends.add(node.op)
         elif node.name not in seen:
             seen.add(node.name)
-            pending += data_of(node)
+            pending += [*data_of(node)][:: 2 if node.op in _PLACED else 1]
     return "IsFinite" in ends and ends <= _TESTS
 
 
@@ -199,17 +221,6 @@ def _behind(graph: Nodes, switches: Sequence[compat.NodeDef], output: int) -> se
         found |= {node.name for node in new}
         pending += new
     return found
-
-
-def _may_run_always(node: compat.NodeDef) -> bool:
-    """Tell whether an op ends without an error, whatever numbers it reads."""
-    if node.op == "ReadVariableOp":
-        return True
-    key = "dtype" if node.op in _WRITES else "T"
-    of_floats = tf.as_dtype(compat.attribute(node, key).type or 1) in _FLOATS
-    if node.op in _WRITES or node.op in _OF_FLOATS:
-        return of_floats
-    return node.op in _SAFE and compat.is_pure(node)
 
 
 def _take_out(graph: Nodes, _: Step, place: tuple[_Branch, set[str]]) -> None:
@@ -249,15 +260,9 @@ def _choose(graph: Nodes, node: compat.NodeDef, predicate: str) -> None:
         constant = compat.constant(f"{name}_not", _NOTHING[node.op], dtype, node.device)
         otherwise = graph.add(constant, node)
     else:  # behind all earlier writes: what the new value waits for may tell them
-        inputs = [handle, *waits, f"^{source_of(value)}" if graph.get(value) else ""]
-        otherwise = graph.make(
-            f"{name}_not",
-            "ReadVariableOp",
-            filter(None, inputs),
-            node.device,
-            node,
-            dtype=dtype,
-        )
+        made = [f"^{source_of(value)}"] if graph.get(value) else []
+        of = f"{name}_not", "ReadVariableOp", [handle, *waits, *made], node.device, node
+        otherwise = graph.make(*of, dtype=dtype)
     inputs = [predicate, value, otherwise.name]
     graph.make(name, "SelectV2", inputs, node.device, node, T=dtype)
     graph.give(node, [handle, name, *waits])

@@ -103,6 +103,24 @@ def test_large_variables_are_written_outside_with_the_same_bits() -> None:
     assert not chosen & Cuts(own.graph, own.nodes, OpSize(most=1)).open
 
 
+def _sparse_rows(model: Model, gradient: Any) -> None:
+    """Two of three rows are tested, and rows are added up by number."""
+    tests = tf.reshape(tf.math.is_finite(gradient), [2, 2])
+    rows = tf.tensor_scatter_nd_update(tf.ones([3, 2], tf.bool), [[1], [0]], tests)
+
+    def learn() -> None:
+        model.learn(gradient)
+        total = tf.math.unsorted_segment_sum(gradient, [1, 1, 3, 0], 4)
+        model.average.assign_add(total)
+
+    tf.cond(tf.reduce_all(rows), learn, model.lower)
+
+
+def test_numbers_of_rows_are_tested() -> None:
+    own = same_bits(_sparse_rows)
+    assert inside(own) == ["AssignAddVariableOp", *["AssignVariableOp"] * 2]
+
+
 def test_a_branch_within_the_branch_keeps_its_variables() -> None:
     def step(model: Model, gradient: Any) -> None:
         def learn() -> None:
@@ -160,6 +178,17 @@ def _inverts(model: Model, gradient: Any) -> None:
     tf.cond(finite(gradient), learn, model.lower)
 
 
+def _sums_unknown_rows(model: Model, gradient: Any) -> None:
+    """A negative number of rows would be an error."""
+
+    def learn() -> None:
+        rows = tf.maximum(model.count, 0) + 4
+        total = tf.math.unsorted_segment_sum(gradient, [0, 1, 2, 3], rows)
+        model.average.assign_sub(total[:4])
+
+    tf.cond(finite(gradient), learn, model.lower)
+
+
 def _of_a_comparison(model: Model, gradient: Any) -> None:
     small = tf.reduce_all(tf.abs(gradient) < 9.0)
     tf.cond(small, lambda: model.learn(gradient), model.lower)
@@ -196,6 +225,7 @@ def _learns_if_not_finite(model: Model, gradient: Any) -> None:
         _learns_if_not_finite,
         _of_a_comparison,
         _returns_what_it_wrote,
+        _sums_unknown_rows,
     ],
 )
 def test_other_branches_stay_as_they_are(step: Any) -> None:

@@ -30,7 +30,7 @@ from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
 from lms.machine.hardware import PRESETS, Hardware, find_hardware
 from lms.planning.settings import RECOMPUTE_WORDS, Settings, read_settings
-from lms.report.page import Shown, write_page
+from lms.report.page import Shown, as_page
 from lms.report.progress import displayed, track
 from lms.report.step import brief, headline, table
 from lms.simulation.timeline import Lane
@@ -272,4 +272,4 @@ def _write(path: Path | None, data: dict[str, Any]) -> None:
 
 
 def _page(path: Path, shown: Shown, subject: Subject) -> None:
-    write_page(path, [shown], names_of_layers(subject.model))
+    write_text(path, as_page([shown], names_of_layers(subject.model)))

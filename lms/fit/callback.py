@@ -36,9 +36,10 @@ from lms.errors import LMSError, UnsupportedError
 from lms.fit.fitted import FittedFunction, nothing_to_plan
 from lms.ir.plan import SwapPlan
 from lms.planning.settings import Knobs, read_settings, with_budget
-from lms.report.page import Shown, as_html, write_page
+from lms.report.page import as_page, in_cell
 from lms.report.progress import displayed
 from lms.report.step import StepReport, StepTimeline, headline, save_record, table
+from lms.storage.files import write_text
 from lms.tf.capture import keras_step
 from lms.tf.capture.tracing import again, is_open, signature_key
 from lms.tf.compat import one_replica_s
@@ -447,17 +448,17 @@ class LMSCallback(keras.callbacks.Callback):
         step that was refused or ran out of memory comes first: write it after `fit`, or
         in its `finally`.
         """
-        write_page(path, self._steps(), self._names())
+        write_text(Path(path), self._page())
+
+    def _page(self) -> str:
+        names = keras_step.names_of_layers(self.model) if self.model else ()
+        shown = (s for hook in self._hooks.values() for s in hook.fitted.shown)
+        return as_page([*shown], names)
 
     def _repr_html_(self) -> str:
         """The table and the page, as a notebook shows them."""
-        return as_html(self._steps(), self._names(), self.summary())
-
-    def _steps(self) -> list[Shown]:
-        return [s for hook in self._hooks.values() for s in hook.fitted.shown]
-
-    def _names(self) -> set[str]:
-        return keras_step.names_of_layers(self.model) if self.model else set()
+        has_steps = any(hook.fitted.shown for hook in self._hooks.values())
+        return in_cell(self.summary(), self._page() if has_steps else "")
 
     def save_record(self, path: str | Path) -> None:
         """Write versions, plans, proofs and comparisons as JSON, for a checkpoint."""

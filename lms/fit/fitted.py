@@ -21,8 +21,9 @@ from lms.errors import LMSError, UnsupportedError, WorkersError
 from lms.machine.ranks import joined
 from lms.planning.problem import Filters
 from lms.planning.settings import Knobs, Settings, read_settings, with_budget
-from lms.report.page import Shown, write_page
+from lms.report.page import Shown, as_page
 from lms.report.step import StepReport, StepTimeline, save_record
+from lms.storage.files import write_text
 from lms.tf import compat
 from lms.tf.capture.tracing import (
     PREPARING,
@@ -242,7 +243,7 @@ class FittedFunction:
 
     def page(self, path: str | Path) -> None:
         """Write a page to look at, as `LMSCallback.page`."""
-        write_page(path, self.shown)
+        write_text(Path(path), as_page(self.shown))
 
     @property
     def timelines(self) -> tuple[StepTimeline, ...]:

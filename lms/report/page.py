@@ -17,19 +17,17 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from lms.ir.graph import op_of
 from lms.ir.liveness import written_over
 from lms.ir.plan import ResolvedPlan, resolve
 from lms.ir.recompute import PREFIX, original_name
-from lms.report.step import StepReport, StepTimeline, headline, table
+from lms.report.step import StepReport, StepTimeline, headline
 from lms.simulation.timeline import Lane, Timeline
-from lms.storage.files import write_text
 from lms.units import Seconds
 
-__all__ = ["Shown", "as_html", "as_page", "write_page"]
+__all__ = ["Shown", "as_page", "in_cell"]
 
 _OUTSIDE = "outside of layers"
 _BEFORE = re.compile(
@@ -54,8 +52,8 @@ def as_page(steps: Sequence[Shown], layers: Collection[str] = ()) -> str:
     """Return the page of steps as HTML; `layers` are names of the model's layers.
 
     Example:
-        >>> "Nothing was planned" in as_page([])
-        True
+        >>> as_page([])[:15]
+        '<!doctype html>'
     """
     # A name may hold "</script>" or "<!--".
     data = json.dumps([_data(each, layers) for each in steps], separators=(",", ":"))
@@ -63,22 +61,11 @@ def as_page(steps: Sequence[Shown], layers: Collection[str] = ()) -> str:
     return frame.replace("[/*steps*/]", data.replace("<", "\\u003c"))
 
 
-def write_page(
-    path: str | Path, steps: Sequence[Shown], layers: Collection[str] = ()
-) -> None:
-    """Write the page, first under another name: the file is never half written."""
-    write_text(Path(path), as_page(steps, layers))
-
-
-def as_html(steps: Sequence[Shown], layers: Collection[str], said: str = "") -> str:
-    """Return a table and the page in a frame, for a notebook's cell."""
-    text = said or table([each.report for each in steps])
-    shown = f"<pre>{html.escape(text)}</pre>"
-    if not steps:
-        return shown
-    page = html.escape(as_page(steps, layers))
-    style = f"width:100%;height:{_HEIGHT}px;border:0"
-    return f'{shown}<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}">'
+def in_cell(said: str, page: str) -> str:
+    """Return a text and a page in a frame, for a notebook's cell."""
+    given = f'sandbox="allow-scripts" style="width:100%;height:{_HEIGHT}px;border:0"'
+    frame = f'<iframe {given} srcdoc="{html.escape(page)}"></iframe>'
+    return f"<pre>{html.escape(said)}</pre>{frame if page else ''}"
 
 
 def _data(shown: Shown, known: Collection[str]) -> dict[str, Any]:

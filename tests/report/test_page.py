@@ -20,7 +20,7 @@ from lms.ir.recompute import Recomputed
 from lms.machine.hardware import Costs, Hardware
 from lms.planning.candidates import movable
 from lms.planning.eviction import least_room
-from lms.report.page import Shown, as_html, as_page, write_page
+from lms.report.page import Shown, as_page, in_cell
 from lms.report.step import Held, StepTimeline
 from lms.simulation.executor import simulate
 from lms.simulation.memory import simulate_memory
@@ -136,9 +136,8 @@ def test_what_is_drawn_at_each_op_adds_up_to_the_planned_bytes(data: Any) -> Non
         assert sum(live) + (scratch or [0])[-1] == used
 
 
-def test_a_page_loads_nothing_and_names_end_no_script(tmp_path: Path) -> None:
-    write_page(tmp_path / "new" / "page.html", [shown(STEP, PLAN)])
-    page = (tmp_path / "new" / "page.html").read_text()
+def test_a_page_loads_nothing_and_names_end_no_script() -> None:
+    page = as_page([shown(STEP, PLAN)])
     assert page.count("</script>") == 2
     assert not re.search(r"https?://|<link|<script src|@import|url\(", page)
     assert [EVIL in name for name, *_ in data_of(page)[0]["ops"]].count(True) == 1
@@ -168,12 +167,11 @@ def test_ten_thousand_ops_make_less_than_five_megabytes() -> None:
     assert len(page.encode()) < 5_000_000
 
 
-def test_a_notebook_gets_a_table_and_the_page_in_a_frame() -> None:
-    cell = as_html([shown(STEP, PLAN)], (), "a < b")
+def test_a_notebook_gets_a_text_and_the_page_in_a_frame() -> None:
+    cell = in_cell("a < b", as_page([shown(STEP, PLAN)]))
     assert cell.startswith("<pre>a &lt; b</pre><iframe")
     assert "<script" not in cell  # all of the page is escaped
-    assert "Nothing was planned yet" in as_html([], ())
-    assert "<iframe" not in as_html([], ())
+    assert in_cell("a < b", "") == "<pre>a &lt; b</pre>"
 
 
 # --------------------------------------------------------------------- in the browser
@@ -205,7 +203,7 @@ def opened(browser: Any, tmp_path: Path) -> Any:
     def opened(steps: list[Shown], width: int = 1200) -> Any:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        write_page(tmp_path / "page.html", steps)
+        (tmp_path / "page.html").write_text(as_page(steps))
         browser.get((tmp_path / "page.html").as_uri())
         return browser
 
@@ -263,6 +261,10 @@ def test_gaps_lanes_and_the_list_can_be_clicked(opened: Any) -> None:
     assert "recompute 10.00 ms, if its op's inputs are there (planned)" in said
     names = [b.text for b in browser.find_elements("css selector", "#legend button")]
     assert names[-2:] == ["away: on the host", "dropped: made again"]
+    browser.find_element("css selector", "#by option[value='kind']").click()
+    names = [b.text for b in browser.find_elements("css selector", "#legend button")]
+    kinds = ["activations", "updates, and outside of layers", "gradients"]
+    assert sorted(names[1:-2]) == sorted(kinds)
     starts = dict(browser.execute_script("return S.copies.map(c => [c[1], c[2]])"))
     lane = browser.execute_script("return [S.geo.laneTop, S.geo.memory]")
     out = click(browser, starts["D2H"] + 1, 1 - (lane[0] + 20 - 30) / lane[1])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lms.errors import extra
 from lms.report.style import (
     BLUE,
     COLOURS,
@@ -31,6 +32,9 @@ from lms.report.style import (
 )
 from lms.simulation.timeline import Cause, Interval, Lane, Timeline, curve
 from lms.units import Seconds
+
+with extra("figures"):
+    from matplotlib.ticker import FuncFormatter
 
 __all__ = ["draw_lanes"]
 
@@ -84,7 +88,11 @@ def draw_lanes(
         _draw_busy(rows[2 * i], label, timeline, longest)
         _draw_memory(rows[2 * i + 1], timeline, most)
     rows[-1].set_xlim(0, longest)
-    rows[-1].set_xlabel("seconds from the start of the step", fontsize=FONT, color=INK)
+    rows[-1].xaxis.set_major_formatter(FuncFormatter(lambda at, _: f"{at * 1e3:g}"))
+    said = (
+        "ms from the start of the step; memory when the host takes it, ahead of the ops"
+    )
+    rows[-1].set_xlabel(said, fontsize=FONT, color=INK)
     _explain(rows[0])
     save(figure, Path(path))
 
@@ -107,7 +115,10 @@ def _draw_busy(axes: Axes, label: str, timeline: Timeline, longest: Seconds) -> 
     axes.tick_params(axis="x", labelbottom=False)
     axes.spines[:].set_visible(False)
     axes.set_title(
-        f"{label}: {timeline.seconds:.3g} s", loc="left", fontsize=FONT, color=INK
+        f"{label}: {timeline.seconds * 1e3:.3g} ms",
+        loc="left",
+        fontsize=FONT,
+        color=INK,
     )
 
 

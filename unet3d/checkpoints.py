@@ -35,6 +35,8 @@ MONITOR = "val_dice_coefficient"
 _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, EOFError)
 _DAMAGE += (zipfile.BadZipFile, zlib.error)
 _KNOWN = {"epoch", "finished", "history", "watchers"}
+# A peak of this machine: a run that is resumed on another may have none.
+_OF_CARD = "lms_peak"
 _WATCHED = ("best", "wait", "cooldown_counter", "stopped_epoch", "best_epoch")
 
 
@@ -81,7 +83,8 @@ class ResumePoint(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Write the files of the epoch."""
-        values = {name: float(value) for name, value in (logs or {}).items()}
+        known = (logs or {}).items()
+        values = {name: float(value) for name, value in known if name != _OF_CARD}
         seconds = round(time.monotonic() - self._began, 3)
         best = max((row[MONITOR] for row in self.history), default=float("-inf"))
         self.history.append({"epoch": epoch, **values, "seconds": seconds})

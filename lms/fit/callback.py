@@ -21,6 +21,7 @@ budget XLA compiles twice. Where XLA's first step barely fits, a later one may r
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -35,6 +36,7 @@ from rich.console import Console
 from lms.errors import LMSError, UnsupportedError
 from lms.fit.fitted import FittedFunction, nothing_to_plan
 from lms.ir.plan import SwapPlan
+from lms.machine.ranks import joined
 from lms.planning.settings import Knobs, read_settings, with_budget
 from lms.report.page import as_page, in_cell
 from lms.report.progress import displayed
@@ -49,9 +51,10 @@ from lms.tf.passes.host_variables import lies_on_host
 from lms.tf.undo import KeptVariables
 from lms.units import Bytes, format_bytes
 
-__all__ = ["FunctionHook", "LMSCallback", "large_model"]
+__all__ = ["PEAK", "FunctionHook", "LMSCallback", "large_model"]
 
 _LOG = logging.getLogger("lms")
+PEAK = "lms_peak"
 _MAKERS = {f"make_{kind}_function": kind for kind in ("train", "test", "predict")}
 _NO_BATCH = (StopIteration, tf.errors.OutOfRangeError)
 _OFF = "XLA is turned off for the %s step: %s. Results are those of jit_compile=False."
@@ -321,6 +324,9 @@ class LMSCallback(keras.callbacks.Callback):
     own function runs, with XLA too. If not, tensors are offloaded to host memory, or
     recomputed, with the numbers of `jit_compile=False` bit for bit.
 
+    In `fit`, later callbacks and `History` find the training steps' measured peak, in
+    bytes, as `logs["lms_peak"]`: NaN before two steps ran. A metric of this name stays.
+
     Args:
         budget: Device memory that a step may use, weights and data included: bytes, or
             text such as "96MiB". None takes the device's memory less a margin of 1/32,
@@ -469,6 +475,14 @@ class LMSCallback(keras.callbacks.Callback):
         hook, model = self._hooks.get("train"), self.model
         if hook and model and FunctionHook.of(model, "train") is not hook:
             self._begin("train")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Log the peak of training steps in bytes, for later callbacks and History."""
+        hook = self._hooks.get("train")
+        if hook and logs is not None and joined().size == 1:
+            hook.fitted.note_peak()
+            peaks = [r.measured_peak_bytes for r in hook.fitted.report]
+            logs.setdefault(PEAK, float(max(filter(None, peaks), default=math.nan)))
 
     def __getstate__(self) -> dict[str, Any]:
         """State of a copy: the knobs, without the model and its plans."""

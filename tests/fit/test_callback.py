@@ -466,6 +466,27 @@ def test_a_page_shows_the_steps_of_a_training_by_the_model_s_layers(
     assert "<iframe" in said
 
 
+def test_the_peak_is_logged_for_later_callbacks_unless_a_metric_has_its_name(
+    model: Any, data: dict[str, Any], tmp_path: Path
+) -> None:
+    callback, file = lms_callback(), tmp_path / "log.csv"
+    later = keras.callbacks.CSVLogger(file)
+    found = model.fit(**data, epochs=2, callbacks=[callback, later]).history
+    (report,) = callback.report
+    assert found["lms_peak"][-1] == report.measured_peak_bytes
+    assert f"{found['lms_peak'][-1]}" in file.read_text()
+    easily = lms_callback("1GiB")  # Keras's own function runs
+    found = model.fit(**data, epochs=2, callbacks=[easily]).history
+    assert found["lms_peak"][-1] == easily.report[0].measured_peak_bytes > 0
+
+    def lms_peak(*_: object) -> Any:
+        return keras.ops.ones(())
+
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[lms_peak])
+    found = model.fit(**data, callbacks=[lms_callback("1GiB")]).history
+    assert found["lms_peak"] == [1.0]
+
+
 def test_a_page_shows_a_step_that_was_refused_and_the_next_one_that_is_not(
     model: Any, data: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def test_a_size_that_runs_out_of_memory_trains_by_itself_with_support(
     step = next(step for step in report["steps"] if step["kind"] == "train")
     assert step["swapped_out_bytes"] > 0
     assert report["device peak bytes"] <= 24 * 2**20
+    assert "lms_peak" not in (tmp_path / "32" / "log.csv").read_text()
 
 
 @pytest.mark.tf

@@ -7,8 +7,8 @@
 A build has a folder of its own, renamed when complete. Other builds wait meanwhile,
 where files can be locked; the next build removes the remains of a killed one.
 
-Known weakness: the fronts use private C++ of one version of TensorFlow (priorities of
-kernels, its registry), so other versions are refused.
+Known weakness: the fronts use private C++ of TensorFlow (priorities of kernels, its
+registry), so versions that were not tried are refused. Nightly builds may fail.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ _FRONTS = COMPUTING, DRY = "computing.so", "dry.so"
 DRIVER: Final = "libcuda.so.1"
 
 _NATIVE: Final = Path(__file__).parent / "native"
-_VERSION: Final = "2.21."
+_VERSIONS: Final = "2.21.", "2.22."
 
 # Libraries that TensorFlow loads by name; the driver holds their functions.
 _LIBRARIES: Final = (
@@ -108,8 +108,9 @@ def _tools() -> _Tools:
             "Install `tensorflow`"
         )
     version = _version()
-    if not version.startswith(_VERSION):
-        raise _cannot(f"TensorFlow {_VERSION}x, got {version}")
+    if not version.startswith(_VERSIONS) and ".dev" not in version:
+        known = " or ".join(f"{each}x" for each in _VERSIONS)
+        raise _cannot(f"TensorFlow {known}, got {version}")
     name = os.environ.get("CXX", "g++")
     compiler = shutil.which(name)
     if compiler is None or shutil.which("nm") is None:

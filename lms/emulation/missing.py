@@ -30,7 +30,7 @@ def names_in(library: Path) -> list[str]:
         capture_output=True,
         text=True,
     )
-    names = {line.split()[-1] for line in shown.stdout.splitlines()}
+    names = {re.split(r"[ @]", line)[2] for line in shown.stdout.splitlines()}
     return sorted(name for name in names if re.fullmatch(_OWN, name))
 
 

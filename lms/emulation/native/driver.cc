@@ -12,6 +12,7 @@
 #include <string>
 
 #include "engine.h"
+#include "mapping.h"
 #include "races.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -259,6 +260,7 @@ int Attribute(CUdevice_attribute which) {
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY: return 1;
     default: return 0;
   }
@@ -374,6 +376,38 @@ EXPORT CUresult cuMemFree(CUdeviceptr at) {
   Forget(device_memory(), At(at));
   GiveDevice(At(at));
   return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemGetAllocationGranularity(size_t* size, const CUmemAllocationProp*,
+                                              CUmemAllocationGranularity_flags) {
+  *size = kGranule;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                            const CUmemAllocationProp* properties, unsigned long long) {
+  return Mappings::One().Create(handle, size, *properties);
+}
+EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  return Mappings::One().Release(handle);
+}
+EXPORT CUresult cuMemAddressReserve(CUdeviceptr* at, size_t size, size_t alignment, CUdeviceptr,
+                                    unsigned long long) {
+  return Mappings::One().Reserve(at, size, alignment);
+}
+EXPORT CUresult cuMemAddressFree(CUdeviceptr at, size_t size) {
+  return Mappings::One().Free(at, size);
+}
+EXPORT CUresult cuMemMap(CUdeviceptr at, size_t size, size_t offset,
+                         CUmemGenericAllocationHandle handle, unsigned long long) {
+  return Mappings::One().Map(at, size, offset, handle);
+}
+EXPORT CUresult cuMemSetAccess(CUdeviceptr at, size_t size, const CUmemAccessDesc* access,
+                               size_t count) {
+  return Mappings::One().SetAccess(at, size, access, count);
+}
+EXPORT CUresult cuMemUnmap(CUdeviceptr at, size_t size) {
+  Forget(device_memory(), At(at));
+  return Mappings::One().Unmap(at, size);
 }
 // Pools (`TF_GPU_ALLOCATOR=cuda_malloc_async`) count bytes: the driver remaps pages, so there
 // is no fragmentation. Bytes that a stream frees can be taken in that stream at once.
@@ -905,6 +939,17 @@ EXPORT int nvmlDeviceGetCurrPcieLinkWidth(void* device, unsigned int* width) {
   return nvmlDeviceGetMaxPcieLinkWidth(device, width);
 }
 EXPORT int nvmlDeviceGetNvLinkState(void*, unsigned int, unsigned int*) { return 3; }
+EXPORT int nvmlDeviceGetMigMode(void*, unsigned int*, unsigned int*) { return 3; }
+struct NvmlField {
+  unsigned int field, scope;
+  long long moment, latency;
+  int type, result;
+  unsigned long long value;
+};
+EXPORT int nvmlDeviceGetFieldValues(void*, int count, NvmlField* values) {
+  for (int i = 0; i < count; ++i) values[i].result = 3;
+  return 0;
+}
 EXPORT int nvmlDeviceGetGpuFabricInfoV(void*, void*) { return 3; }
 EXPORT int nvmlSystemGetDriverVersion(char* version, unsigned int length) {
   std::snprintf(version, length, "555.42.02");

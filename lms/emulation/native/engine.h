@@ -174,21 +174,25 @@ class Regions {  // memory by start address, to find the region of any address
     if (start == MAP_FAILED) return nullptr;
     // Else a small value on a dry card would take a page of 2 MiB.
     if (IsDry()) madvise(start, size, MADV_NOHUGEPAGE);
-    std::lock_guard<std::mutex> lock(mutex_);
-    const auto at = reinterpret_cast<uintptr_t>(start);
-    all_[at] = {at, size, owner};
+    Add(reinterpret_cast<uintptr_t>(start), size, owner);
     return start;
   }
   Region Give(void* start) {
-    Region region;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      auto found = all_.find(reinterpret_cast<uintptr_t>(start));
-      if (found == all_.end()) return region;
-      region = found->second;
-      all_.erase(found);
-    }
-    munmap(start, region.size);
+    const Region region = Drop(reinterpret_cast<uintptr_t>(start));
+    if (region.size != 0) munmap(start, region.size);
+    return region;
+  }
+  // Adds and drops a region whose pages are another's to make and unmake.
+  void Add(uintptr_t at, size_t size, int owner) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    all_[at] = {at, size, owner};
+  }
+  Region Drop(uintptr_t at) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = all_.find(at);
+    if (found == all_.end()) return {};
+    const Region region = found->second;
+    all_.erase(found);
     return region;
   }
   // Returns the region that holds an address, or an empty one.
@@ -223,12 +227,20 @@ inline int64_t Memory() {
   return bytes;
 }
 
-inline void* TakeDevice(size_t size, int card) {
+// Counts bytes of a card as taken, or returns that there are not as many.
+inline bool Count(size_t size, int card) {
   std::atomic<int64_t>& taken = counters().device_bytes[card];
   const int64_t now = taken.fetch_add(size) + size;
   // TensorFlow's allocator obeys the limit; the runtime's own memory comes on top.
-  void* found = now > Memory() + (1ll << 31) ? nullptr : device_memory().Take(size, card);
-  if (found == nullptr) taken -= size;
+  if (now <= Memory() + (1ll << 31)) return true;
+  taken -= size;
+  return false;
+}
+
+inline void* TakeDevice(size_t size, int card) {
+  if (!Count(size, card)) return nullptr;
+  void* found = device_memory().Take(size, card);
+  if (found == nullptr) counters().device_bytes[card] -= size;
   return found;
 }
 

@@ -1,4 +1,4 @@
-// TensorFlow's registry of kernels, as in its op_kernel.cc (2.21). Fronts replace
+// TensorFlow's registry of kernels, as in its op_kernel.cc (2.21, 2.22). Fronts replace
 // factories in it; the set of kernels stays.
 #pragma once
 

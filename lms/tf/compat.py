@@ -1,9 +1,10 @@
 """Every private or version-1 TensorFlow symbol that the library uses, with its reason.
 
-Tried on TensorFlow 2.21.0. When a new release breaks something, it breaks here.
+Tried on TensorFlow 2.21.0 and 2.22.0rc0. When a release breaks something, it does here.
 """
 
 import ctypes
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
@@ -90,10 +91,8 @@ _ALIGNMENT = 64  # bytes; Eigen's, with AVX-512
 
 _MARKER = "lms_end_of_collection"
 
-
-# Functions of TensorFlow 2.21's absl: TF_CPP_MIN_LOG_LEVEL is read once.
-_LEVEL = "_ZN4absl12lts_2025081411MinLogLevelEv"
-_SET_LEVEL = "_ZN4absl12lts_2025081414SetMinLogLevelENS0_18LogSeverityAtLeastE"
+# Functions of TensorFlow's absl: TF_CPP_MIN_LOG_LEVEL is read once.
+_LEVEL, _SET_LEVEL = "11MinLogLevelEv", "14SetMinLogLevelENS0_18LogSeverityAtLeastE"
 _ERRORS, _LOGGING, _levels = 2, Lock(), list[int]()  # before each open context
 
 
@@ -101,13 +100,9 @@ _ERRORS, _LOGGING, _levels = 2, Lock(), list[int]()  # before each open context
 def errors_alone() -> Iterator[None]:
     """Within the context, let TensorFlow's C++ log errors alone.
 
-    Its allocator logs each chunk where memory runs out, also if lms goes on. A version
-    of TensorFlow with another absl logs all.
+    Its allocator logs each chunk where memory runs out, also if lms goes on.
     """
-    level, set_level = (getattr(_framework(), n, None) for n in (_LEVEL, _SET_LEVEL))
-    if level is None or set_level is None:
-        yield
-        return
+    level, set_level = _absl(_LEVEL), _absl(_SET_LEVEL)
     with _LOGGING:
         _levels.append(level())
         set_level(max(_levels[0], _ERRORS))
@@ -121,9 +116,14 @@ def errors_alone() -> Iterator[None]:
 
 
 @cache
-def _framework() -> ctypes.CDLL:
+def _absl(function: str) -> Callable[..., Any]:
+    """Find a function of TensorFlow's absl by absl's version, or one for no effect."""
+    headers = Path(tf.sysconfig.get_include()).glob("absl/base/options.h")
+    text = "".join(header.read_text() for header in headers)
+    (version,) = re.findall(r"NAMESPACE_NAME (lts_\w+)$", text, re.M) or [""]
     found = Path(tf.sysconfig.get_lib()).glob("libtensorflow_framework.*")
-    return ctypes.CDLL(next(map(str, found), None))
+    library = ctypes.CDLL(next(map(str, found), None))
+    return getattr(library, f"_ZN4absl{len(version)}{version}{function}", lambda *_: 0)
 
 
 def device_name(short: str) -> str:
@@ -400,8 +400,7 @@ def copied(node: NodeDef, inputs: Iterable[str] | None = None) -> NodeDef:
     """A copy of a node, with other inputs where they are given."""
     copy = NodeDef()
     copy.CopyFrom(node)
-    if inputs is not None:
-        copy.input[:] = list(inputs)
+    copy.input[:] = list(node.input if inputs is None else inputs)
     return copy
 
 
@@ -456,9 +455,8 @@ def compiled_buffers(
 
     A variable's new value has the old one's place. Empty if XLA cannot compile it.
     """
-    context = _eager_context()
     try:
-        compiled = context.get_compiler_ir(
+        compiled = _eager_context().get_compiler_ir(
             device_name=device,
             platform_name=None,
             function_name=name,
@@ -496,10 +494,10 @@ def _gpu_kernels(op: str) -> list[tuple[list[tuple[str, set[int]]], list[str]]]:
     """(types by attribute, arguments in host memory), the highest priority first."""
     found: Any = _kernels.get_registered_kernels_for_op(op)
     own = (k for k in found.kernel if k.device_type in ("GPU", "DEFAULT"))
-    kernels = sorted((k for k in own if not k.label), key=lambda k: -k.priority)
     return [
         ([(c.name, {*c.allowed_values.list.type}) for c in k.constraint], names)
-        for k, names in ((k, [*k.host_memory_arg]) for k in kernels)
+        for k in sorted((k for k in own if not k.label), key=lambda k: -k.priority)
+        for names in [[*k.host_memory_arg]]
     ]
 
 

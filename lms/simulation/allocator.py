@@ -6,7 +6,7 @@ a chunk below twice the request whose rest is below 128 MiB; `lms` turns that of
 (`lms.fit.fitted`). Freed chunks merge with free neighbours. The bytes in use, which a
 limit is compared with, are bytes of chunks, not of requests.
 
-Source: TensorFlow 2.21, `tsl/framework/bfc_allocator.cc` (`FindChunkPtr`,
+Source: TensorFlow 2.21, 2.22, `tsl/framework/bfc_allocator.cc` (`FindChunkPtr`,
 `kMinAllocationSize`); after Lea's dlmalloc.
 
 Known weakness: one region of memory, empty at the start. An allocator that grew in

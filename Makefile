@@ -1,9 +1,12 @@
 # Every target sets up what it needs in .venv; a second run starts at once.
 
 PYTHON ?= python3
-BIN := .venv/bin
-RUNS := .venv/runs
-READY := .venv/ready
+# `make test TENSORFLOW=2.22.0rc0`: another version, in an environment of its own.
+TENSORFLOW ?=
+VENV := .venv$(addprefix -,$(TENSORFLOW))
+BIN := $(VENV)/bin
+RUNS := $(VENV)/runs
+READY := $(VENV)/ready
 # `make gpu-check BIN=/usr/bin`, where nothing can be installed: that Python has it all.
 ifneq ($(origin BIN),file)
 override RUNS :=
@@ -21,7 +24,7 @@ PARALLEL := --numprocesses 3 --max-worker-restart 0
 BOTH := @$(MAKE) --no-print-directory --jobs 2 --keep-going lint tests
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all tests gpu-check lint docs format clean
+.PHONY: help setup demo test test-all tests canary gpu-check lint docs format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
@@ -45,6 +48,9 @@ tests: $(READY)
 		echo "What failed runs once more, alone." && \
 		$(BIN)/python -m pytest $(MORE) --last-failed --last-failed-no-failures none; }
 
+canary:  ## the tests on the nightly build of TensorFlow, which may fail; not in CI
+	@$(MAKE) --no-print-directory tests TENSORFLOW=nightly
+
 gpu-check: $(RUNS)  ## on a machine with a GPU: what works there, eight minutes of measuring
 	@test -z "$(RUNS)" || ! command -v nvidia-smi || $(INSTALL) -e '.[gpu]'
 	$(BIN)/python -m experiments run gpu --card real --minutes 5; failed=$$?; \
@@ -66,17 +72,23 @@ format: $(READY)  ## rewrite the files the way lint wants them
 	$(BIN)/ruff format
 
 clean:  ## remove .venv and what tools leave behind
-	rm -rf .venv build dist .coverage .hypothesis .import_linter_cache \
+	rm -rf .venv .venv-* build dist .coverage .hypothesis .import_linter_cache \
 		.pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is written last, so that an interrupted installation is taken up again.
 $(RUNS): pyproject.toml
-	@echo "Installing into .venv: a minute or two"
-	$(PYTHON) -m venv .venv
+	@echo "Installing into $(VENV): a minute or two"
+	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -e '.[unet3d]'
 	touch $@
 
+# Another TensorFlow may be outside of the range that pyproject.toml allows. A nightly
+# build has another name, and files where `tensorflow` has its own.
 $(READY): $(RUNS)
 	$(INSTALL) -e '.[dev]'
+ifneq ($(TENSORFLOW),)
+	$(BIN)/python -m pip uninstall --quiet --yes tensorflow
+	$(INSTALL) $(if $(filter nightly,$(TENSORFLOW)),--pre tf-nightly,tensorflow==$(TENSORFLOW))
+endif
 	touch $@

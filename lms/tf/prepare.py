@@ -176,10 +176,6 @@ class Captured:
             if isinstance(error, BudgetError):
                 error.is_certain = self._never_fits()
             if found is None or getattr(error, "is_certain", False):
-                plain = without_plan(self.workload, self.budget)
-                said = report_of(self.kind, self.step, plain, 0.0)
-                line = timeline_of(self.kind, self.step, plain)
-                error.shown = Shown(report=said, timeline=line)
                 raise error
             prepared = self._without_plan(error, found.attempt)
         before = [Outcome(attempt=e.attempt, failure=e.failure) for e in tried]
@@ -285,6 +281,10 @@ class Captured:
         if is_refusal:
             said = advice(error, self.kind, self.step, self.settings, self.budget)
             error.args = (f"{error}{said}",)
+        plain = without_plan(self.workload, self.budget)
+        report = report_of(self.kind, self.step, plain, 0.0)
+        line = timeline_of(self.kind, self.step, plain)
+        error.shown = Shown(report=report, timeline=line)
         return error
 
     def above_floor(self) -> "Captured":

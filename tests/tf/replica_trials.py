@@ -8,6 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 from lms import LMSCallback, fit_in_memory
+from lms.errors import BudgetError
 from tests.models import SILENT
 from tests.tf.training import digest
 
@@ -43,6 +44,17 @@ def fit_replicas(budget: str) -> dict[str, Any]:
             ],
         }
     return found
+
+
+def refuse_replicas(budget: str, page: str) -> str:
+    """Fit within a budget that is too small; write a page, return the error."""
+    callback = LMSCallback(budget, verbose=0)
+    try:
+        _fit([callback])
+    except BudgetError as error:
+        callback.page(page)
+        return str(error)
+    return ""
 
 
 def _fit(callbacks: list[Any]) -> dict[str, Any]:

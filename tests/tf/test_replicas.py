@@ -1,7 +1,10 @@
 """A strategy of two replicas: each card has a plan, and the bits are plain Keras's."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.report.test_page import data_of
 from tests.tf.worker import Worker
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
@@ -21,6 +24,18 @@ def test_each_replica_is_planned_and_a_card_that_runs_out_undoes_the_step_on_all
             assert ours[number] == found["plain"][number]
     assert found["planned"]["replans"] == [0, 0]
     assert found["failing"]["replans"] == [1, 1]
+
+
+def test_a_page_shows_the_card_for_which_there_is_no_plan(
+    worker: Worker, tmp_path: Path
+) -> None:
+    trial, page = "tests.tf.replica_trials:refuse_replicas", tmp_path / "run.html"
+    said = worker.ask(
+        trial, memory="64MiB", card={"cards": 2}, budget="1MiB", page=str(page)
+    )
+    assert said.endswith("Planned was GPU:0.")
+    (drawn,) = data_of(page.read_text())
+    assert drawn["why"] == said
 
 
 @pytest.mark.long

@@ -6,6 +6,8 @@
 #include "third_party/gpus/cuda/include/cuda.h"
 #include "third_party/gpus/cuda/include/cuda_runtime_api.h"
 
+#include <cudnn_version.h>
+
 #include <cerrno>
 #include <memory>
 #include <set>
@@ -870,10 +872,11 @@ EXPORT char __cudaInitModule(void**) { return 1; }
 
 // ----------------------------------------------------- inventory: cuDNN, NVML
 
-EXPORT size_t cudnnGetVersion() { return 90300; }
+// TensorFlow refuses an older cuDNN than that of its headers.
+EXPORT size_t cudnnGetVersion() { return CUDNN_VERSION; }
 EXPORT size_t cudnnGetCudartVersion() { return 12050; }
 EXPORT int cudnnGetProperty(int which, int* value) {  // major, minor, patch
-  *value = which == 0 ? 9 : which == 1 ? 3 : 0;
+  *value = which == 0 ? CUDNN_MAJOR : which == 1 ? CUDNN_MINOR : CUDNN_PATCHLEVEL;
   return 0;
 }
 

@@ -19,12 +19,15 @@ the number of what was copied. Beyond that:
     loops       A loop's Merge is found by its name and taken to be equal; then its
                 inputs must be equal, the edge back included.
     laws        Identities that the result names, and those of `lms.proof.laws`.
+    rows        Ops that write parts into one memory (`_ParallelConcatUpdate`) write row
+                after row, and nobody reads before the last: so the parts are there.
 """
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import prod
 from typing import Any, TypeAlias
 
 from lms.proof.laws import SIZES, Block, Whole, find_block
@@ -78,6 +81,7 @@ class Table:
     # Values behind a new first axis; counters of random numbers, and what was added.
     rows: dict[int, int] = field(default_factory=dict[int, int])
     added: dict[int, tuple[int, int]] = field(default_factory=dict[int, Any])
+    written: dict[int, list[int]] = field(default_factory=dict[int, Any])  # in rows
 
     def number(self, *key: Hashable) -> int:
         """Return the number of a value, a new one if the value is new."""
@@ -134,6 +138,8 @@ class Values:
             self._check_when(node)
             made = self._branched(node)
             self._made[node.name] = self._numbered(node) if made is None else made
+            if node.op == "_ParallelConcatUpdate":
+                self._note_row(node)
         for node in graph.nodes:
             if node.op == "Merge" and self._begins(node):
                 self._agree(node, tuple(self.of(each) for each in node.reads))
@@ -417,7 +423,9 @@ class Values:
         if node.name in self.effects or not table.named.isdisjoint(writes):
             self.effects[node.name] = node
             self._agree(node, (*what, *inputs, versions, when))
-            return table.number("named", node.name)
+            made = table.number("named", node.name)
+            table.written |= {made: []} if node.op == "Empty" else {}
+            return made
         if writes and when and node.op in {_ASSIGN, *_ADDS}:
             table.laws |= {"a write in a branch chooses": None}
             rest = _ADDS.get(node.op, versions[0])
@@ -565,12 +573,19 @@ class Values:
         return table.block(inputs[0], ranges)
 
     def _joined(self, node: Node, inputs: Sequence[int]) -> int | None:
-        """Return what blocks are side by side; None if they are not."""
-        told = self._constant(node, len(inputs) - 1)
-        if node.op != "ConcatV2" or not told:
-            return None
-        table, axis = self.table, told[0]
-        blocks = [*map(table.parted, inputs[:-1])]
+        """Return what blocks are side by side, or were written so; None if not."""
+        told = self._constant(node, len(inputs) - 1) or []
+        if node.op == "ConcatV2" and told:
+            return self._side_by_side(inputs[:-1], told[0])
+        parts = self.table.written.get(inputs[0]) if node.op == "Reshape" else None
+        for axis in range(len(told) if parts else 0):
+            if (found := self._side_by_side(parts or (), axis)) is not None:
+                shape = self.table.shape(found)
+                return found if [*shape] == told and prod(shape[:axis]) == 1 else None
+        return None
+
+    def _side_by_side(self, parts: Sequence[int], axis: int) -> int | None:
+        table, blocks = self.table, [*map(self.table.parted, parts)]
         ranges, rest, base = list[tuple[int, int]](), set[Block](), blocks[0][0]
         if not (shape := table.sides.get(base)) or {own for own, _ in blocks} != {base}:
             return None
@@ -583,6 +598,18 @@ class Values:
             return None
         along = axis % len(shape), ranges[0][0], ranges[-1][1]
         return table.block(base, [*rest.pop(), along])
+
+    def _note_row(self, node: Node) -> None:
+        """Note the parts in a memory, of which an op writes the last."""
+        made, written = self.of((node.name, 0)), self.table.written
+        if self._first is None or made < self.table.known:
+            return
+        parts, row = written.get(self.of(node.reads[0])), self._source(node, 1)
+        others = {*self.graph.readers.get(node.reads[0], ())} - {node}
+        is_next = parts is not None and node.proto.attr["loc"].i == len(parts)
+        if others or not is_next or row is None or row.op != "Reshape":
+            raise Refuted(f"{node.name!r} may write over what others read")
+        written[made] = [*(parts or ()), self.of(row.reads[0])]
 
 
 def _zero(node: Node | None, rank: int | None = None) -> str | None:

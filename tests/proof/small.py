@@ -4,6 +4,7 @@ a = Tanh(x)            reads x
 b = NoOp(^a)           waits for a
 c = Const() [1, 0]     of int32
 d = Const() -0.0       of float32
+e = _ParallelConcatUpdate(a, b) 1      writes row 1
 """
 
 import json
@@ -45,12 +46,14 @@ def _node(line: str) -> Any:
     found = _LINE.match(line.strip())
     assert found is not None, line
     name, op, inputs, value = found.groups()
-    if value is not None:
+    if value is not None and op == "Const":
         given = json.loads(value)
         is_float = isinstance(given, float)
         return compat.constant(name, given, tf.float32 if is_float else tf.int32)
     reads = filter(None, (each.strip() for each in inputs.split(",")))
     node = compat.made_node(name, op, reads, "/device:GPU:0")
+    if value is not None:
+        node.attr["loc"].i = int(value)
     if op == "PyFunc":
         node.attr["token"].s = name.encode()
     return node

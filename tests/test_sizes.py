@@ -30,7 +30,7 @@ def knobs() -> int:
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of lms": (lambda: lines(*FILES), 24_950, 150),
     "files of lms": (lambda: len(FILES), 103, 0),
-    "lines of lms.proof": (lambda: lines(*PROOF.glob("*.py")), 1_415, 20),
+    "lines of lms.proof": (lambda: lines(*PROOF.glob("*.py")), 1_440, 20),
     "knobs": (knobs, 10, 0),
     "lines of README": (lambda: lines(ROOT / "README.md"), 150, 20),
 }

@@ -1,5 +1,6 @@
-"""Trainings of attention, whose scores exceed the card."""
+"""Trainings of attention, whose scores exceed the card, and of a U-Net."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,7 +13,7 @@ from lms.errors import BudgetError
 from tests.models import Case
 from tests.tf.training import hashes, train
 
-__all__ = ["attention", "block"]
+__all__ = ["attention", "block", "unet"]
 
 _WIDTH, _WORDS = 32, 64
 
@@ -68,10 +69,48 @@ def attention(
     holding = keras.callbacks.LambdaCallback(on_train_batch_begin=hold)
     if exact:
         tf.config.experimental.enable_op_determinism()
-    case = block(length, heads)
+    return _trained(block(length, heads), [holding], planned=planned, **knobs)
+
+
+def unet(*, planned: bool, **knobs: Any) -> dict[str, Any]:
+    """Train a U-Net, whose concatenated skips are its largest tensors, as `attention`.
+
+    Args:
+        planned: Whether large model support is used.
+        knobs: The callback's.
+    """
+    tf.config.experimental.enable_op_determinism()
+    draw = np.random.default_rng(0)
+    x = draw.random((16, 96, 96, 2), dtype=np.float32)
+    y = draw.integers(0, 3, (16, 96, 96))
+    data = {"x": x, "y": y, "batch_size": 8, "shuffle": False}
+    return _trained(Case(build=_unet, fit=data, epochs=2), planned=planned, **knobs)
+
+
+def _unet() -> keras.Model:
+    known: Any = {"padding": "same", "activation": "relu"}
+    image, skips = keras.Input((96, 96, 2)), list[Any]()
+    x: Any = image
+    for width in (16, 24):
+        x = layers.Conv2D(width, 3, **known)(x)
+        skips.append(x)
+        x = layers.MaxPooling2D()(x)
+    x = layers.Conv2D(32, 3, **known)(x)
+    for skip in reversed(skips):
+        x = layers.Concatenate()([layers.UpSampling2D()(x), skip])
+        x = layers.Conv2D(skip.shape[-1], 3, **known)(x)
+    model = keras.Model(image, layers.Conv2D(3, 1)(x))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, jit_compile=False)  # pyright: ignore[reportArgumentType]
+    return model
+
+
+def _trained(
+    case: Case, others: Sequence[Any] = (), *, planned: bool, **knobs: Any
+) -> dict[str, Any]:
     callback = LMSCallback(**knobs, verbose=0)
     try:
-        trained = train(case, [callback, holding] if planned else [])
+        trained = train(case, [callback, *others] if planned else [])
     except BudgetError as error:
         return {"least": error.least_bytes, "said": str(error)}
     return {
@@ -79,5 +118,6 @@ def attention(
         "numbers": hashes(trained.numbers),
         "peak": trained.peak,
         "cut": [report.ops_cut for report in callback.report],
+        "proof": [report.proof for report in callback.report],
         "replans": [report.replans for report in callback.report],
     }

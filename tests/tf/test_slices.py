@@ -44,6 +44,20 @@ def test_training_goes_on_in_parts_where_others_take_memory(worker: Worker) -> N
     assert found["losses"] == pytest.approx(plain(worker)["losses"], rel=1e-5)
 
 
+@pytest.mark.slow
+def test_parts_of_a_skip_are_written_into_one_memory(worker: Worker) -> None:
+    """Parts beside the concatenated tensor of 11.25 MiB would need 22.5 MiB alone."""
+    known: dict[str, Any] = {"memory": "512MiB"}
+    whole = worker.ask("tests.tf.slice_trials:unet", planned=False, **known)
+    found = worker.ask(
+        "tests.tf.slice_trials:unet", planned=True, budget="24MiB", **known
+    )
+    assert found["numbers"] == whole["numbers"]
+    assert found["cut"][0] > 0
+    assert found["peak"] <= 24 << 20 < 0.65 * whole["peak"]
+    assert found["proof"][0].startswith("values, order")
+
+
 @pytest.mark.long
 def test_products_are_cut_by_rows_only_where_that_is_asked_for(worker: Worker) -> None:
     knobs: dict[str, Any] = {"length": 1024, "heads": 1}

@@ -11,6 +11,7 @@ inplace     May write its largest output into an input without other readers:
             cwise_ops_common.h, relu_op.cc, aggregate_ops.cc), and a loss whose gradient
             overwrites the logits (sparse_xent_op.cc). The loss of dense labels
             (xent_op.cc) never overwrites labels, which are as large as the logits.
+            `_ParallelConcatUpdate` always writes into its first (inplace_ops.cc).
 cheap       About as fast as copying its tensors.
 once        Stateless, but not recomputed. AddN adds three or more inputs in an order
             that depends on which input's memory it may overwrite (aggregate_ops.cc).
@@ -81,6 +82,8 @@ inplace cheap | | element_wise | BitwiseAnd BitwiseOr BitwiseXor Invert LeftShif
 inplace cheap part | like 0 | with_bias | BiasAdd
 inplace part | like 0 | by_rows | Softmax LogSoftmax
 inplace once | broadcast | added | AddN
+inplace once cheap | like 0 | | _ParallelConcatUpdate
+once cheap | | | Empty
 inplace | entropy | loss | SparseSoftmaxCrossEntropyWithLogits
 inplace collective | | | CollectiveReduceV2
 collective | gathered | | CollectiveGatherV2

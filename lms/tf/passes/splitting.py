@@ -16,8 +16,12 @@ concatenate. The axis and the number of parts are chosen that leave the least ne
 an op cannot be split, smaller ops stay whole too, as the step's need stays. Splits that
 may change bits, or were tried and did not, are used where others leave too much.
 
-Known weakness: an op that stays whole reads a concatenated tensor, which lies in memory
-beside its parts. Sums over the axis, such as gradients of weights, end a region.
+An op that stays whole reads a concatenated tensor, which lies in memory beside its
+parts. If these follow each other in memory, they are written into a large tensor's, one
+by one, and each is free then (`_ParallelConcatUpdate` in inplace_ops.cc).
+
+Known weaknesses: a tensor written in place is never recomputed. Sums over the axis,
+such as gradients of weights, end a region.
 """
 
 import math
@@ -31,7 +35,7 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.ir.liveness import working_sets
 from lms.tf import compat
-from lms.tf.capture.ops import CONSTANT, INPLACE
+from lms.tf.capture.ops import ALIAS, CONSTANT, INPLACE
 from lms.tf.nodes import Nodes, data_of, full_name, index_of, source_of, waits_of
 from lms.tf.passes.chosen_writes import CHOSEN
 from lms.tf.passes.constant_folding import LARGEST, folded
@@ -51,6 +55,12 @@ _WORTH = 0.75
 
 # Name suffix of tensors that were concatenated of parts; an output's index follows.
 _WHOLE = "/lms_whole"
+_ROWS = "/lms_rows"  # name suffix of a tensor behind a new axis, to be sliced
+
+# Types of tensors that a GPU writes in place (inplace_ops_functor_gpu.cu.cc).
+_IN_PLACE = frozenset({"float16", "bfloat16", "float32", "float64"})
+_WRITE = "_ParallelConcatUpdate"
+_MOST_IN_PLACE = 2**31 - 1  # elements, which the kernel counts with 32 bits
 
 # Ops whose outputs never share their inputs' memory.
 _MAKE_NEW = ("MatMul", "BatchMatMul", "Conv2D", "Conv3D", "DepthwiseConv")
@@ -88,10 +98,20 @@ class OpSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Ops that are split together into equally many parts, each by its cut."""
+    """Ops that are split together into equally many parts, each by its cut.
+
+    Tensors of more than 1/2 of `most` bytes are not concatenated, if possible.
+    """
 
     cuts: Mapping[str, Cut]
     parts: int
+    most: Bytes = 0
+
+    def in_place(self, tensor: Tensor, axis: int) -> bool:
+        """Tell whether parts along an axis are written into the whole's memory."""
+        if 2 * tensor.size <= self.most or math.prod(tensor.shape) > _MOST_IN_PLACE:
+            return False
+        return math.prod(tensor.shape[:axis]) == 1 and tensor.dtype in _IN_PLACE
 
 
 class Cuts:
@@ -109,13 +129,17 @@ class Cuts:
         moving = (op for op in graph.ops if op.varies or op.fixed)
         self._varying = {tensor.name for op in moving for tensor in op.outputs}
         pure = {name for name, node in self.nodes.items() if compat.is_pure(node)}
+        # The proof knows no parts of what is written part by part.
+        for op in (op for op in graph.ops if op.type == _WRITE):
+            pure -= {n.name for t in op.outputs for n in graph.consumers[t.name]}
+            pure.difference_update(map(op_of, op.inputs))
         self.open = {
             op.name
             for op in graph.ops
             if op.name in pure
             and not (op.fixed or op.varies or op.writes or op.reads_state)
             and not (op.replaces_state or op.persistent or op.from_host)
-            and not op.name.endswith(CHOSEN)  # the proof knows no parts of a choice
+            and not op.name.endswith((CHOSEN, _ROWS))  # whose parts no proof knows
             and results.isdisjoint(tensor.name for tensor in op.outputs)
         }
         self._waited_for = {name for op in graph.ops for name in op.controls}
@@ -241,7 +265,7 @@ def _best(
         for cut in step.of(op, parts):
             if not step.holds(op, cut, parts):
                 continue
-            region = _grown(step, op, cut, parts, most // _LARGE, found)
+            region = _grown(step, op, cut, parts, most, found)
             left, joined = _left(step, region, needs, found)
             tried.append((max(left, most), joined, parts, len(tried), region))
     if not tried:
@@ -261,10 +285,10 @@ def _numbers(op: Op, wanted: float) -> list[int]:
 
 
 def _grown(
-    step: Cuts, op: Op, cut: Cut, parts: int, large: Bytes, taken: Mapping[str, Region]
+    step: Cuts, op: Op, cut: Cut, parts: int, most: Bytes, taken: Mapping[str, Region]
 ) -> Region:
     """Grow a region over all ops that follow a cut along large tensors."""
-    graph, found = step.graph, {op.name: cut}
+    graph, found, large = step.graph, {op.name: cut}, most // _LARGE
     axes: dict[str, int] = {}
     waiting = [op]
     while waiting:
@@ -286,7 +310,7 @@ def _grown(
                 if (chosen := next(fitting, None)) is not None:
                     found[other.name] = chosen
                     waiting.append(other)
-    return Region(cuts=found, parts=parts)
+    return Region(cuts=found, parts=parts, most=most)
 
 
 def _axes(op: Op, cut: Cut) -> Iterator[tuple[str, int | None]]:
@@ -302,11 +326,12 @@ def _left(
     left = max(needs[name] for name in region.cuts) // region.parts
     for name in region.cuts:
         op = graph.by_name[name]
-        for tensor in op.outputs:
+        for tensor, axis in zip(op.outputs, region.cuts[name].outputs, strict=True):
             readers = graph.consumers[tensor.name]
             others = [reader for reader in readers if reader.name not in region.cuts]
             if any(_joins(step, reader, tensor.name, region) for reader in others):
-                left = max(left, 2 * tensor.size)
+                beside = region.parts if region.in_place(tensor, axis) else 1
+                left = max(left, tensor.size + tensor.size // beside)
                 joined += tensor.size
         for source, axis in zip(op.inputs, region.cuts[name].inputs, strict=True):
             if axis is None or op_of(source) in region.cuts:
@@ -388,8 +413,30 @@ class _Cutter:
             return name
         parts = [f"{_part(source, i)}:{index}" for i in range(region.parts)]
         axis = region.cuts[source].outputs[index]
-        dtype = self._tensors[full_name(name)].dtype
-        return self._join(f"{source}{_WHOLE}{index}", parts, axis, dtype, device)
+        new, tensor = f"{source}{_WHOLE}{index}", self._tensors[full_name(name)]
+        if region.in_place(tensor, axis) and not self._nodes.get(new):
+            return self._written(new, parts, tensor, device)
+        return self._join(new, parts, axis, tensor.dtype, device)
+
+    def _written(
+        self, new: str, parts: Sequence[str], tensor: Tensor, device: str
+    ) -> str:
+        """Return the name of a tensor into whose memory the parts are written."""
+        make, kind, count = self._nodes.make, {"T": tensor.dtype}, len(parts)
+        shapes, size = {**kind, "Tshape": tf.int32}, math.prod(tensor.shape) // count
+        sides = ([count, size], [1, size], list(tensor.shape))
+        rows, row, whole = (self._constant(each, tf.int32, device) for each in sides)
+        first = self._nodes[source_of(parts[0])]
+        while first.op in ALIAS and (source := self._nodes.get(first.input[0])):
+            first = source
+        inputs = [rows, f"^{first.name}"]  # an alias may be made again for a copy
+        made = make(f"{new}/lms_empty", "Empty", inputs, device, dtype=tensor.dtype)
+        for i, part in enumerate(parts):
+            own = make(f"{new}/lms_row{i}", "Reshape", [part, row], device, **shapes)
+            inputs, name = [made.name, own.name], f"{new}/lms_written{i}"
+            made = make(name, _WRITE, inputs, device, **kind)
+            made.attr["loc"].i = i
+        return make(new, "Reshape", [made.name, whole], device, **shapes).name
 
     def _slice(
         self, name: str, axis: int, region: Region, part: int, device: str
@@ -435,7 +482,7 @@ class _Cutter:
         if not is_copy:
             begin, sizes = [0, *begin], [1, *sizes]
             first = self._constant(0, tf.int32, device)
-            rows, inputs = f"{new}/lms_rows", [whole, first]
+            rows, inputs = f"{new}{_ROWS}", [whole, first]
             make(rows, "ExpandDims", inputs, device, **types, Tdim=tf.int32)
             back = make(result, "Squeeze", [f"{new}{SLICE}"], device, **types)
             back.attr["squeeze_dims"].list.i.append(0)

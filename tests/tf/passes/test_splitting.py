@@ -288,3 +288,48 @@ def test_an_op_that_reads_what_varies_in_size_stays_whole() -> None:
     assert len(found) == 2
     cuts = Cuts(known.graph, known.nodes, OpSize(most=0, rows=True))
     assert not any(op.varies or cuts.of(op, 2) for op in found)
+
+
+def test_parts_that_follow_each_other_are_written_into_one_memory() -> None:
+    """Not where other axes come before, and not numbers that no kernel writes so."""
+
+    def step(x: Any) -> Any:
+        rows, columns = tf.tanh(x), tf.sin(x)
+        numbers = tf.cast(tf.cos(x), tf.int64)
+        found = (tf.cumsum(each) for each in (rows, columns, numbers))
+        return tf.add_n([tf.cast(each, tf.float32) for each in found])
+
+    given = arrays(CUBE)
+    traced, known = traced_with(step, given)
+    cuts = Cuts(known.graph, known.nodes, OpSize(most=0))
+    made = {op.type: op for op in known.graph.ops}
+    found = [
+        Region(cuts={made[kind].name: cuts.of(made[kind], 4)[axis]}, parts=4)
+        for kind, axis in (("Tanh", 0), ("Sin", 1))
+    ]
+    number = next(op for op in known.graph.ops if op.outputs[0].dtype == "int64")
+    found.append(Region(cuts={number.name: cuts.of(number, 4)[0]}, parts=4))
+    nodes = with_slices(known.nodes, known.graph, found, 0)
+    written = [n.name.split("/")[0] for n in nodes if "Update" in n.op]
+    assert written == ["Tanh"] * 4
+    whole, parts = (
+        rebuild(traced, known, each)(traced.flat_inputs(given)).numpy()
+        for each in (known.nodes, nodes)
+    )
+    assert whole.tobytes() == parts.tobytes()
+    small = [replace(each, most=2 * number.outputs[0].size) for each in found]
+    assert not any(
+        "Update" in n.op for n in with_slices(known.nodes, known.graph, small, 0)
+    )
+
+
+def test_a_cut_op_whose_parts_are_read_whole_needs_the_whole_and_one_part() -> None:
+    def step(x: Any) -> Any:
+        return tf.cumsum(tf.concat([tf.sin(x), tf.cos(x)], -1))
+
+    _, known = traced_with(step, arrays(((16, 64, 64),)))
+    (whole,) = (op.outputs[0].size for op in known.graph.ops if op.type == "ConcatV2")
+    found = regions(known.graph, known.nodes, OpSize(most=whole))
+    assert [region.parts for region in found] == [2]
+    nodes = with_slices(known.nodes, known.graph, found, 0)
+    assert sum(node.op == "_ParallelConcatUpdate" for node in nodes) == 2

@@ -28,7 +28,7 @@ def knobs() -> int:
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines(*FILES), 24_950, 150),
+    "lines of lms": (lambda: lines(*FILES), 25_000, 150),
     "files of lms": (lambda: len(FILES), 103, 0),
     "lines of lms.proof": (lambda: lines(*PROOF.glob("*.py")), 1_440, 20),
     "knobs": (knobs, 10, 0),

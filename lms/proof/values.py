@@ -602,12 +602,13 @@ class Values:
     def _note_row(self, node: Node) -> None:
         """Note the parts in a memory, of which an op writes the last."""
         made, written = self.of((node.name, 0)), self.table.written
-        if self._first is None or made < self.table.known:
-            return
         parts, row = written.get(self.of(node.reads[0])), self._source(node, 1)
         others = {*self.graph.readers.get(node.reads[0], ())} - {node}
+        maker = getattr(self._source(node, 0), "op", "")  # an alias may be another's
+        is_own = maker in {"Empty", node.op, COPY_IN} and not others
         is_next = parts is not None and node.proto.attr["loc"].i == len(parts)
-        if others or not is_next or row is None or row.op != "Reshape":
+        is_new = self._first is not None and made >= self.table.known
+        if not (is_own and is_next and is_new and row and row.op == "Reshape"):
             raise Refuted(f"{node.name!r} may write over what others read")
         written[made] = [*(parts or ()), self.of(row.reads[0])]
 

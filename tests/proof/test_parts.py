@@ -139,6 +139,23 @@ def test_a_whole_that_is_written_over_once_more_is_refused() -> None:
         assert "may write over what others read" in proved(again).failed
 
 
+def test_a_memory_of_two_names_is_refused() -> None:
+    renamed = IN_PLACE.replace("Update(empty", "Update(own").replace(
+        "    r0 =", "    own = Identity(empty)\n    r0 ="
+    )
+    assert "may write over what others read" in proved(renamed).failed
+
+
+def test_a_step_that_wrote_into_a_memory_itself_is_refused() -> None:
+    step = """
+        start = _ParallelConcatStart()
+        u0 = _ParallelConcatUpdate(start, x) 0
+        y = Identity(start, ^u0)
+    """
+    one = small_step(step, "y")
+    assert "may write over" in prove(one, one, Promise(), {}).failed
+
+
 def test_parts_along_a_later_axis_are_no_rows_of_one_memory() -> None:
     columns = IN_PLACE.replace("half = Const() [2, 6]", "half = Const() [4, 3]")
     columns = columns.replace("low = Const() [2, 0]", "low = Const() [0, 3]")

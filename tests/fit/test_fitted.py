@@ -215,6 +215,14 @@ def test_a_plan_that_is_not_valid_is_followed_by_another(
     assert "runs as without LMS" not in caplog.text
 
 
+def test_a_step_that_stacks_in_parallel_is_refused_with_the_next_step() -> None:
+    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.parallel_stack([tf.tanh(x), tf.tanh(y)]))
+
+    with pytest.raises(UnsupportedError, match=r"Use `tf\.stack`"):
+        fit_in_memory(step, specs(1024), **knobs())
+
+
 def test_what_fits_is_run_as_it_is(batch: list[Any]) -> None:
     step, _ = make_step()
     fitted = fit_in_memory(step, specs(1024), budget="1GiB")

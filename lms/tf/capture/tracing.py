@@ -212,6 +212,11 @@ def _undisturbed(
         arguments = [*inputs, *concrete.captured_inputs]
         graph_def = compat.optimised_graph(concrete, arguments)
         if graph_def is not None:
+            if any(node.op == "_ParallelConcatStart" for node in graph_def.node):
+                raise UnsupportedError(
+                    "`tf.parallel_stack` must not be in a planned step: ops write into "
+                    "a tensor that others may hold. Use `tf.stack`: equal numbers."
+                )
             _name_as_written(graph_def.node)
             return concrete, graph_def
     raise UnsupportedError(

@@ -85,7 +85,10 @@ def guard_writes(graph: GraphView, curve: Sequence[int], budget: int) -> WriteGu
 
 
 def _unawaited_bytes(graph: GraphView, barrier: Collection[str]) -> Bytes:
-    """Return the bytes that ops of loops and branches make that no barrier awaits."""
+    """Return the bytes that ops of loops and branches make that no barrier awaits.
+
+    A loop's ops come before its end, which waits for them (`lms.tf.capture.loops`).
+    """
     awaited, made = {*barrier}, 0
     for op in reversed(graph.ops):
         if op.name in awaited:

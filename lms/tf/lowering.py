@@ -26,30 +26,10 @@ from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import peak
 from lms.planning.candidates import smallest_worth_moving
 from lms.tf import compat
+from lms.tf.capture import device_orders
+from lms.tf.capture import ops as kinds
 from lms.tf.capture.bound_values import is_open, known_shape
-from lms.tf.capture.device_orders import (
-    always_true,
-    devices_of,
-    edges_between,
-    numbers_in,
-)
 from lms.tf.capture.loops import control_flow, loop_ends
-from lms.tf.capture.ops import (
-    ALIAS,
-    BY_REFERENCE,
-    CHEAP,
-    CONSTANT,
-    INPLACE,
-    LOOPS,
-    LOSS,
-    NOT_REPEATABLE,
-    PERSISTENT,
-    READS_STATE,
-    REDUCTIONS,
-    REPLACES_STATE,
-    with_flops,
-    with_writes,
-)
 from lms.tf.capture.shapes import filled_shapes, inferred_shapes, told_shapes
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.nodes import (
@@ -61,19 +41,13 @@ from lms.tf.nodes import (
     source_of,
     waits_of,
 )
-from lms.tf.passes import Pass, Step
+from lms.tf.passes import Pass, Step, host_transfers
 from lms.tf.passes.assign_in_place import ASSIGN_IN_PLACE, NOTHING, PLACED
 from lms.tf.passes.branches import ONE_BRANCH
 from lms.tf.passes.chosen_writes import CHOOSE_WRITES
 from lms.tf.passes.compiled import OPEN_COMPILED
 from lms.tf.passes.constant_folding import WAIT_FOR_NO_CONSTANT, with_folded
 from lms.tf.passes.copy_on_read import COPY_OFF, copying, with_copies_counted
-from lms.tf.passes.host_transfers import (
-    SIGNS_ON_DEVICE,
-    with_host_memory,
-    with_received,
-    with_sent,
-)
 from lms.tf.passes.host_variables import COPY_HOST_VARIABLES, lies_on_host
 from lms.tf.passes.splitting import SLICE, OpSize, regions, with_slices
 from lms.tf.passes.tensor_lists import LISTS_ON_HOST, HostLists, ListFinder, Lists
@@ -227,7 +201,7 @@ class TracedStep:
 
 PASSES = (
     ONE_BRANCH,
-    SIGNS_ON_DEVICE,
+    host_transfers.SIGNS_ON_DEVICE,
     OPEN_COMPILED,
     WAIT_FOR_NO_CONSTANT,
     COPY_OFF,
@@ -270,7 +244,7 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
     """
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
     cut, arguments, outputs = _cut(traced, specs, {id(handle) for handle in on_host})
-    numbers = numbers_in({a.name: a.captured for a in arguments})
+    numbers = device_orders.numbers_in({a.name: a.captured for a in arguments})
 
     def step_of(
         nodes: Sequence[compat.NodeDef],
@@ -298,7 +272,7 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
             device=device,
             own=own,
             unknown_loops=found.unknown
-            + tuple(node.name for node in ordered if node.op in LOOPS),
+            + tuple(node.name for node in ordered if node.op in kinds.LOOPS),
             guessed=guessed,
             lists=found.movable,
         )
@@ -315,7 +289,7 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
         ends=loop_ends(own.nodes),
         fixed=control_flow(own.nodes),
         outputs=outputs,
-        taken=frozenset(always_true(own.nodes, numbers)),
+        taken=frozenset(device_orders.always_true(own.nodes, numbers)),
         variables=variables,
         on_host=frozenset(a.name for a in arguments if a.lies_on_host),
         pushes={name for one in lists for name in one.pushes},
@@ -346,7 +320,7 @@ def specialise(  # noqa: PLR0913 - one for each rewrite
             there = replace(step_of(cut, step.library, own, place), ops_cut=count)
             number += 1
         step = there if is_here else step_of(there.nodes, step.library, own)
-    between = edges_between(step.nodes, device, numbers, behind)
+    between = device_orders.edges_between(step.nodes, device, numbers, behind)
     if between:
         seen = step_of(step.nodes, step.library, own, edges=between)
         return replace(seen, ops_cut=step.ops_cut)
@@ -389,7 +363,7 @@ def _seen(  # noqa: PLR0913 - the facts of a step, not yet a value
         ordered = _sorted(nodes, arguments, ends)
     fixed = control_flow(ordered)
     shapes, varying, guessed = filled_shapes(ordered, shapes, fixed, guesses=guesses)
-    fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
+    fixed |= {node.name for node in ordered if node.op in kinds.BY_REFERENCE}
     lists = ListFinder(ordered, shapes, guesses=guesses).found()
     fixed |= lists.sizes.keys() | lists.shared
     given = (
@@ -412,25 +386,26 @@ def _seen(  # noqa: PLR0913 - the facts of a step, not yet a value
     copied = copying(here, variables.keys()).items()
     sizes = {name: sum(variables[n].size for n in names) for name, names in copied}
     ops = with_copies_counted(ops, sizes)
-    ops = with_host_memory(ops, ordered, device)
+    ops = host_transfers.with_host_memory(ops, ordered, device)
     others = {n.name: n.device for n in ordered if _is_elsewhere(n, device)}
     cards = {name for name, place in others.items() if "GPU" in place}
-    ops = with_received(ops, others.keys(), cards)
+    ops = host_transfers.with_received(ops, others.keys(), cards)
     ops = [
         replace(op, controls=(*op.controls, *ends[op.name])) if op.name in ends else op
         for op in ops
     ]
     ops = with_folded(ops, ordered, outputs)
-    is_alone = len(devices_of(ordered)) <= 1
+    is_alone = len(device_orders.devices_of(ordered)) <= 1
     if not (is_alone and any(a.lies_on_host for a in arguments)):  # else never sealed
-        sent = with_sent(ops, ordered, device)
+        sent = host_transfers.with_sent(ops, ordered, device)
         if cards:
             large = smallest_worth_moving(peak(GraphView(ops=tuple(sent))))
-            sent = with_sent(ops, ordered, device, large)
+            sent = host_transfers.with_sent(ops, ordered, device, large)
         ops = sent
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [f"{a.name}:0" for a in arguments if a.variable is not None]
-    return with_flops(with_writes(graph, handles), ordered), ordered, lists, guessed
+    graph = kinds.with_flops(kinds.with_writes(graph, handles), ordered)
+    return graph, ordered, lists, guessed
 
 
 def _cut(
@@ -539,7 +514,7 @@ def _op(
     elsewhere = _is_elsewhere(node, device)
     placed = node.name.endswith(PLACED)  # lies in a variable's memory
     held = 0 if elsewhere else lists.sizes.get(node.name, 0)
-    shares = (node.op in ALIAS and not held) or node.name in lists.shared
+    shares = (node.op in kinds.ALIAS and not held) or node.name in lists.shared
     outputs = [
         _described(f"{node.name}:{i}", spec, counted=not (elsewhere or placed))
         for i, spec in enumerate(specs[node.name])
@@ -553,16 +528,16 @@ def _op(
         controls=tuple(dict.fromkeys(controls)),
         outputs=tuple(outputs),
         alias=data[0] if shares and not elsewhere else None,
-        inplace=node.op in INPLACE,
-        scratch=sum(t.size for t in outputs) if node.op in LOOPS else 0,
-        persistent=node.op in PERSISTENT or elsewhere,
+        inplace=node.op in kinds.INPLACE,
+        scratch=sum(t.size for t in outputs) if node.op in kinds.LOOPS else 0,
+        persistent=node.op in kinds.PERSISTENT or elsewhere,
         fixed=node.name in fixed,
         repeatable=_is_repeatable(node, data, outputs)
         and not (elsewhere or node.name in fixed),
-        cheap=node.op in CHEAP or node.op == "AddN",
-        constant=node.op in CONSTANT,
-        reads_state=node.op in READS_STATE,
-        replaces_state=node.op in REPLACES_STATE and not elsewhere,
+        cheap=node.op in kinds.CHEAP or node.op == "AddN",
+        constant=node.op in kinds.CONSTANT,
+        reads_state=node.op in kinds.READS_STATE,
+        replaces_state=node.op in kinds.REPLACES_STATE and not elsewhere,
     )
 
 
@@ -578,7 +553,7 @@ def _is_repeatable(
         return len(data) == _PAIR
     if node.name.endswith(SLICE):
         return True
-    if node.op in NOT_REPEATABLE or node.op in BY_REFERENCE:
+    if node.op in kinds.NOT_REPEATABLE or node.op in kinds.BY_REFERENCE:
         return False
     makes_data = all(tensor.dtype not in OPAQUE for tensor in outputs)
     return bool(data) and makes_data and compat.is_pure(node)
@@ -596,10 +571,10 @@ def _with_views(ops: Sequence[Op], varying: Collection[str]) -> list[Op]:
         if not op.inputs or op.persistent or op.name in varying:
             return op
         read = [tensors[name] for name in op.inputs]
-        if op.type == LOSS:
+        if op.type == kinds.LOSS:
             return replace(op, inplace=read[1].size != op.outputs[1].size)
         elements = {math.prod(tensor.shape) for tensor in (read[0], *op.outputs)}
-        if op.type in REDUCTIONS and len(elements) == 1:
+        if op.type in kinds.REDUCTIONS and len(elements) == 1:
             return replace(op, alias=read[0].name)
         return op
 

@@ -8,9 +8,9 @@ import os
 import platform
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from rich.console import Console
 from rich.text import Text
@@ -54,8 +54,7 @@ class Verdict(StrEnum):
     PROBLEM = "problem"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of one check.
 
     Args:
@@ -63,8 +62,8 @@ class Finding:
         advice: The next step; "" where there is nothing to do.
     """
 
-    topic: str
     verdict: Verdict
+    topic: str
     text: str
     advice: str = ""
 
@@ -72,20 +71,14 @@ class Finding:
 def judge(facts: Facts, *, needs_gpu: bool = False) -> tuple[Finding, ...]:
     """Return all findings, topic by topic; `needs_gpu` as in `doctor`."""
     rules = (_versions, _tensorflow, _cuda, _device, _others, _pinned, _xla, _allocator)
-    found = (each for rule in rules for each in rule(facts))
-    worse = {("device", Verdict.NOTE): Verdict.PROBLEM} if needs_gpu else {}
+    found = (Finding(*each) for rule in rules for each in rule(facts))
+    worse = {(Verdict.NOTE, "device"): Verdict.PROBLEM} if needs_gpu else {}
     return tuple(
-        Finding(
-            topic=topic,
-            verdict=worse.get((topic, verdict), verdict),
-            text=text,
-            advice=advice,
-        )
-        for verdict, topic, text, advice in found
+        each._replace(verdict=worse.get(each[:2], each.verdict)) for each in found
     )
 
 
-_Found: TypeAlias = tuple[Verdict, str, str, str]  # with topic, text and advice
+_Found: TypeAlias = tuple[Verdict, str, str, str]  # the fields of a finding
 
 
 def _versions(facts: Facts) -> Iterator[_Found]:
@@ -213,9 +206,7 @@ def _allocator(facts: Facts) -> Iterator[_Found]:
         text = f"TF_GPU_ALLOCATOR={name}: peaks are predicted for the default allocator"
         yield Verdict.NOTE, "allocator", text, "Unset it, so that predictions hold."
     elif there.growth:
-        text = (
-            "GPU memory grows on demand; a planned step takes its whole budget at once"
-        )
+        text = "GPU memory grows on demand; a planned step takes its budget at once"
         advice = "Turn memory growth off (TF_FORCE_GPU_ALLOW_GROWTH, set_memory_growth)"
         yield Verdict.NOTE, "allocator", text, f"{advice} for the largest models."
     else:
@@ -252,7 +243,7 @@ def doctor(*, as_json: bool, needs_gpu: bool = False) -> int:
     facts = gather()
     findings = judge(facts, needs_gpu=needs_gpu)
     if as_json:
-        shown = {"findings": [asdict(f) for f in findings], "facts": asdict(facts)}
+        shown = {"findings": [f._asdict() for f in findings], "facts": asdict(facts)}
         print(json.dumps(shown, indent=1))
     else:
         _show(findings)

@@ -27,13 +27,7 @@ from lms.report.page import Shown
 from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline
 from lms.tf.attempts import NOTHING, Outcome, Rewrites, first_plan, refusal
-from lms.tf.capture.keras_step import (
-    batch_specs,
-    check_model,
-    iterator_of,
-    step_of,
-    step_of_data,
-)
+from lms.tf.capture import keras_step
 from lms.tf.capture.tracing import TracedFunction, input_specs, read_signature, trace
 from lms.tf.lowering import refuse_guesses
 from lms.tf.measure.devices import find_device
@@ -94,8 +88,8 @@ def training_of(
         UnsupportedError: If a shape is not known, or there is no device to measure.
         ValueError: If the model's own code does not accept the batch.
     """
-    check_model(model)
-    specs = batch_specs(batch)  # arrays would take device memory
+    keras_step.check_model(model)
+    specs = keras_step.batch_specs(batch)  # arrays would take device memory
     try:
         traced = _traced(model, specs)
         settings = settings or Settings()
@@ -112,9 +106,10 @@ def training_of(
 
 def _traced(model: Any, specs: Sequence[Any]) -> TracedFunction:
     if any(part is None for part in specs):  # no data set has None in an element
-        step, batch = step_of_data(model, "train"), [tuple(specs)]
+        step, batch = keras_step.step_of_data(model, "train"), [tuple(specs)]
         return trace(step, read_signature(batch))
-    return trace(step_of(model, "train"), (), iterator=iterator_of(specs))
+    iterator = keras_step.iterator_of(specs)
+    return trace(keras_step.step_of(model, "train"), (), iterator=iterator)
 
 
 def captured_for(

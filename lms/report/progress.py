@@ -10,15 +10,8 @@ from contextvars import ContextVar
 from threading import Timer
 from typing import TypeVar
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from lms.units import Seconds
 
@@ -29,18 +22,18 @@ _PATIENCE: Seconds = 5.0
 
 T = TypeVar("T")
 
-_bar: ContextVar[Progress | None] = ContextVar("bar", default=None)
+_bar: ContextVar[progress.Progress | None] = ContextVar("bar", default=None)
 
 
 @contextmanager
 def displayed(console: Console) -> Iterator[None]:
     """Show the progress of the work in the `with` block."""
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
+    bar = progress.Progress(
+        progress.SpinnerColumn(),
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
         console=console,
         transient=True,
     )

@@ -152,7 +152,7 @@ def _read() -> Iterator[tuple[str, Hardware]]:
             sheet = rest
             continue
         *words, mib, number, single, half, brain, memory, link = rest.split()
-        capability, is_seen = _capability(number), mib.endswith("*")
+        capability, is_seen = int(number.replace(".", "")), mib.endswith("*")
         usable = int(mib.rstrip("*"))
         usable -= 0 if is_seen else _LEFT[capability // 10] + _CONTEXT
         yield (
@@ -168,10 +168,6 @@ def _read() -> Iterator[tuple[str, Hardware]]:
                 f"TensorFlow {'reports it' if is_seen else 'would leave it'}",
             ),
         )
-
-
-def _capability(number: str) -> int:
-    return int(number.replace(".", ""))
 
 
 def _card(
@@ -235,7 +231,7 @@ def _by_numbers(text: str) -> Hardware:
         elif part.lower() in LINKS:
             found["link"] = part.lower()
         elif re.fullmatch(r"[0-9]{1,2}\.[0-9]", part):
-            found["capability"] = _capability(part)
+            found["capability"] = int(part.replace(".", ""))
         elif part.lower().endswith("/s"):
             found["bandwidth"] = float(parse_size(part[:-2], name="memory bandwidth"))
         else:

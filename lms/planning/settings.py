@@ -168,9 +168,8 @@ def _thresholds(given: object) -> Thresholds:
             f"`thresholds` must be a mapping such as {{'swapout_threshold': 20}}, got "
             f"{given!r}. {{}} tunes all of them."
         )
-    values = {
-        k: v for k, v in cast("Mapping[str, Any]", given).items() if v is not None
-    }
+    every = cast("Mapping[str, Any]", given)
+    values = {name: value for name, value in every.items() if value is not None}
     for name in values:
         if name not in known:
             raise TypeError(
@@ -181,14 +180,12 @@ def _thresholds(given: object) -> Thresholds:
         _check_count(name, values[name], least=LEAST[name])
     levels = values.get("serialization", ())
     _check_levels(levels)
-    size = values.get("serialization_by_size")
+    size = _size(values.get("serialization_by_size") or None, "serialization_by_size")
     return Thresholds(
         **{name: values.get(name) for name in LEAST},
         sync_mode=SyncMode.parse(values.get("sync_mode", SyncMode.OFF)),
         serialization=tuple(levels),
-        serialization_by_size=(
-            parse_size(size, name="serialization_by_size") if size else 0
-        ),
+        serialization_by_size=size or 0,
     )
 
 

@@ -43,6 +43,7 @@ __all__ += [
     "requests_for_images",
     "runs_before_planning",
     "scratch_in_little_room",
+    "scratch_of_a_bias",
     "scratch_of_poolings",
 ]
 __all__ += ["reserve_of_recurrent_layers", "whose_steps"]
@@ -316,6 +317,25 @@ def requests_for_images(layout: str, batch: int) -> dict[str, list[Any]]:
     size, asks, _ = scratch.measure_scratch(traced, find_device())
     convolutions = [op for op in traced.graph.ops if "Conv2D" in op.type]
     return {op.type: [size[op.name], asks.get(op.name, ())] for op in convolutions}
+
+
+def scratch_of_a_bias() -> dict[str, Any]:
+    """Scratch of a bias's gradient of 4 MiB, and what its next run takes."""
+    given: Any = {"data_format": "NCHW"}
+    shape = [4, 16, 128, 128]
+
+    def step(x: tf.Tensor) -> Any:
+        return tf.raw_ops.BiasAddGrad(out_backprop=x, **given)
+
+    traced, device = specialised(step, tf.TensorSpec(shape)), find_device()
+    size, asks, _ = scratch.measure_scratch(traced, device)
+    (name,) = (op.name for op in traced.graph.ops if op.type == "BiasAddGrad")
+    x = tf.ones(shape)
+    device.reset_peak()
+    before = device.current_bytes or 0
+    tf.raw_ops.BiasAddGrad(out_backprop=x, **given)
+    taken = (device.peak_bytes or 0) - before
+    return {"size": size[name], "asks": asks[name], "taken": taken}
 
 
 def in_place() -> dict[str, bool]:

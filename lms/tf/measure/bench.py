@@ -226,7 +226,7 @@ class Bench:
 
     def knows_scratch(self, op: LoneOp) -> bool:
         """Tell whether scratch is known, and the op's library has chosen a kernel."""
-        is_chosen = not op.op.flops or op.key in _chosen
+        is_chosen = not (op.op.flops or op.tried) or op.key in _chosen
         is_known = op.op.type not in RESERVES or op.key in self.measured.reserved
         return is_chosen and is_known and op.key in self.measured.scratch
 

@@ -24,6 +24,7 @@ from lms.tf import compat
 from lms.tf.capture.ops import CONSTANT, RESERVED, RESERVES
 from lms.tf.lowering import TracedStep
 from lms.tf.nodes import OPAQUE, bytes_of, full_name, index_of
+from lms.units import Bytes
 
 __all__ = ["COPIED", "LoneOp", "built", "forget_functions", "lone_ops"]
 
@@ -111,6 +112,16 @@ class LoneOp:
             outputs=tuple(name for name, _ in returned),
             key=hashlib.sha256(b"|".join(parts)).hexdigest(),
         )
+
+    @property
+    def tried(self) -> Bytes:
+        """Bytes that a kernel takes that TensorFlow only tries, once for each shape.
+
+        It tries to reduce the gradient of a bias in a copy of the op's input where
+        channels come first (`ComputeWithReduceSum` in bias_op.cc).
+        """
+        is_bias = self.op.type == "BiasAddGrad" and _is_channels_first(self.nodes[0])
+        return self.moved - self.op.outputs[0].size if is_bias else 0
 
     def first_rows(self, part: float) -> "tuple[LoneOp, float] | None":
         """The op on the first rows of its largest input but filters; may fail when run.

@@ -116,8 +116,7 @@ def measure_scratch(
     ops = lone_ops(step, large)
     with Bench(device) as bench:
         forwards = bench.measured.forwards
-        is_gpu = device.is_gpu
-        trials = _trials_in_place(step, forwards, least) if is_gpu else {}
+        trials = _trials_in_place(step, forwards, least) if device.is_gpu else {}
         known, asks = _measure(ops, trials, bench)
     found |= {op.op.name: known[op.key] for op in ops if op.key in known}
     named = {op.op.name: asks[op.key] for op in ops if op.key in asks}
@@ -197,9 +196,12 @@ def _measure(
     rows = {part.key: part for each in parts.values() for part, _ in each}
     _measure_asks(can_run | rows, trials, bench)
     estimated = {key: _whole_of(each, asks) for key, each in parts.items()}
-    return estimates | scratch, asks | {
-        k: each for k, each in estimated.items() if each
-    }
+    # Its own first run at full size will try the kernel that takes these bytes.
+    unsure = (op for op in ops if op.tried and not bench.knows_scratch(op))
+    tried = {op.key: rounded_up(op.tried) for op in unsure if bench.device.is_gpu}
+    estimated = {key: each for key, each in estimated.items() if each}
+    estimated |= {key: (0, size) for key, size in tried.items()}
+    return estimates | scratch | tried, asks | estimated
 
 
 def _whole_of(parts: _Parts, asks: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from lms.emulation import emulate
 from lms.emulation.card import LinkRates
 from lms.machine.hardware import PRESETS
 from lms.tf.measure import scratch
+from lms.units import MIB
 from tests.programs import python
 from tests.tf.worker import Worker
 
@@ -154,6 +155,23 @@ def test_the_gradient_of_a_pooling_takes_no_scratch(kind: Any, worker: Worker) -
     trial = f"{_TRIALS}:scratch_of_poolings"
     found = worker.ask(trial, memory="256MiB", card=kind)
     assert found == {"float16 MaxPoolGrad": 0, "float32 MaxPoolGrad": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("memory", "tried"), [("12MiB", 4 * MIB), ("64MiB", 0)])
+def test_a_bias_s_gradient_tries_a_kernel_where_it_did_not_run_alone(
+    memory: str, tried: int
+) -> None:
+    """That kernel reduces in a copy of the input."""
+    known = {**os.environ}
+    environ = emulate.environment(memory, inherited=known, card="t4", dry=True)
+    program = f"from {_TRIALS} import scratch_of_a_bias as f; print(f())"
+    done = python("-c", program, env=environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = ast.literal_eval(done.stdout)
+    assert found["size"] == tried
+    assert found["asks"] == ((0, tried) if tried else ())
+    assert tried <= found["taken"] < tried + MIB
 
 
 def test_requests_of_an_op_are_extrapolated_from_two_numbers_of_rows() -> None:

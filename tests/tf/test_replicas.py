@@ -50,7 +50,7 @@ def test_a_loop_of_one_s_own_runs_its_replicas_by_a_plan_for_each(
     worker: Worker,
 ) -> None:
     trial = "tests.tf.replica_trials:run_replicas"
-    found = worker.ask(trial, memory="64MiB", card={"cards": 2}, budget="5MiB")
+    found = worker.ask(trial, memory="64MiB", card={"cards": 2}, budget="4.5MiB")
     assert found["planned"] == found["plain"]
     assert found["devices"] == ["GPU:0", "GPU:1"]
     assert min(found["changes"]) > 0

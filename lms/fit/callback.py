@@ -41,6 +41,7 @@ from lms.planning.settings import Knobs, read_settings, with_budget
 from lms.report.page import as_page, in_cell
 from lms.report.progress import displayed
 from lms.report.step import StepReport, StepTimeline, headline, save_record, table
+from lms.simulation.allocator import SmallPool
 from lms.storage.files import write_text
 from lms.tf.capture import keras_step
 from lms.tf.capture.tracing import again, is_open, signature_key
@@ -49,7 +50,7 @@ from lms.tf.failures import first_words
 from lms.tf.measure.devices import find_device
 from lms.tf.passes.host_variables import lies_on_host
 from lms.tf.undo import KeptVariables
-from lms.units import Bytes, format_bytes
+from lms.units import MIB, Bytes, format_bytes
 
 __all__ = ["PEAK", "FunctionHook", "LMSCallback", "large_model"]
 
@@ -58,6 +59,10 @@ PEAK = "lms_peak"
 _MAKERS = {f"make_{kind}_function": kind for kind in ("train", "test", "predict")}
 _NO_BATCH = (StopIteration, tf.errors.OutOfRangeError)
 _OFF = "XLA is turned off for the %s step: %s. Results are those of jit_compile=False."
+
+# A free chunk of 1 MiB for what XLA and TensorFlow keep of a step that they tried:
+# behind the batch's copy it would leave a hole of the batch's bytes.
+_FOR_XLA = SmallPool(sizes=(MIB,))
 
 
 class FunctionHook:
@@ -216,7 +221,7 @@ class FunctionHook:
         if needed is None or needed > (budget or 0):
             size = "unknown bytes" if needed is None else format_bytes(needed)
             return [], f"it needs {size}, more than the budget"
-        kept, values = KeptVariables(handles), None
+        kept, values, _walls = KeptVariables(handles), None, device.keep_pool(_FOR_XLA)
         try:
             values = kept.values()
             device.watch(self)

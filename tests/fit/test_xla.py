@@ -55,6 +55,14 @@ def test_a_step_that_runs_out_is_undone_and_planned_and_no_batch_is_lost(
 
 
 @pytest.mark.slow
+def test_a_step_that_xla_tried_leaves_no_hole_of_the_batch_s_bytes(
+    worker: Worker,
+) -> None:
+    found = worker.ask(f"{TRIALS}:holes_behind", memory="48MiB", batch=64)
+    assert found == []
+
+
+@pytest.mark.slow
 def test_under_a_budget_xla_is_asked_before_its_step_runs(worker: Worker) -> None:
     trial, known = f"{TRIALS}:on_card", {"memory": "64MiB", **LARGE}
     roomy = worker.ask(trial, **known, room=32 << 20)

@@ -8,8 +8,10 @@ import itertools
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import keras
 import numpy as np
@@ -21,6 +23,8 @@ from lms.fit.callback import FunctionHook
 from lms.fit.fitted import FittedFunction
 from lms.planning.settings import Settings
 from lms.tf.capture import keras_step
+from lms.tf.measure.devices import find_device
+from tests.commands.subjects import small
 from tests.models import SILENT
 
 _ROWS = 24
@@ -77,6 +81,27 @@ def on_card(
 def plain(width: int, batch: int = 8, **compiled: Any) -> Any:
     """Return the numbers of plain Keras."""
     return _results([], batch, width, **compiled)
+
+
+def holes_behind(batch: int) -> list[int]:
+    """Return free fragments of at least 64 KiB that a step leaves that XLA tried."""
+    found, device, own = list[int](), find_device(), FunctionHook._tried
+    model, specs = small(batch)
+
+    def tried(hook: FunctionHook, *given: Any) -> Any:
+        ran = own(hook, *given)
+        found.extend(device.free_holes(device.limit or 0, 64 << 10))
+        return ran
+
+    def batches() -> Iterator[Any]:  # one by one: the data need no room
+        for _ in range(2):
+            yield tuple(np.ones(spec.shape, "float32") for spec in specs)
+
+    data = tf.data.Dataset.from_generator(batches, output_signature=specs)
+    with patch.object(FunctionHook, "_tried", tried):
+        model.fit(data, callbacks=[LMSCallback(verbose=0)], verbose=SILENT)
+    assert model.jit_compile
+    return found
 
 
 class _Hooked(keras.callbacks.Callback):

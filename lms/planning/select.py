@@ -24,6 +24,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import add
 from typing import TypeAlias
 
@@ -44,7 +45,7 @@ from lms.planning.problem import (
     Workload,
 )
 from lms.planning.settings import Settings
-from lms.planning.strategies import may_fit, plan_by_budget
+from lms.planning.strategies import may_fit, modelled_speeds, plan_by_budget
 from lms.planning.tflms_autotune import search_thresholds
 from lms.planning.tuning import THOROUGH, TUNING
 from lms.simulation.allocator import NO_POOL
@@ -363,7 +364,7 @@ def plan_step(
     found = _predicted(workload, fitted, budget)
     if host is None or found.memory.host_peak <= host:
         return found
-    recomputed = _recomputed(workload, settings, budget, choose)
+    recomputed = _recomputed(workload, settings, budget, host, choose)
     if recomputed is None or recomputed.memory.host_peak > host:
         raise HostMemoryError(
             f"Could not hold {format_bytes(found.memory.host_peak)} of swapped tensors "
@@ -379,19 +380,30 @@ def without_plan(workload: Workload, budget: MemoryBudget) -> PlannedStep:
 
 
 def _recomputed(
-    workload: Workload, settings: Settings, budget: MemoryBudget, choose: _Choose
+    workload: Workload,
+    settings: Settings,
+    budget: MemoryBudget,
+    host: Bytes,
+    choose: _Choose,
 ) -> PlannedStep | None:
-    """Plan with recomputation to move little; None if the settings forbid it."""
+    """Plan with recomputation to move little; None if the settings forbid it.
+
+    A first plan, which takes less time, moves more than the best one. Whether that one
+    moves little enough depends on no measured second.
+    """
     may_choose = settings.thresholds is None and settings.recompute is None
     if not may_choose or settings.plan is not None:
         return None
     # Over so slow a link the plan that moves the fewest bytes is the fastest.
-    speeds = workload.speeds()
-    link = replace(speeds.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
-    slow = replace(workload, speeds=lambda: replace(speeds, hardware=link))
-    always = replace(settings, recompute=True)
-    found = _predicted(workload, choose(slow, always, budget), budget)
-    return replace(found, reason=Reason.SMALL_HOST)
+    found, known = None, modelled_speeds(workload.graph)
+    for speeds, replan in ((workload.speeds(), settings.replan), (known, False)):
+        link = replace(speeds.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
+        slow = replace(workload, speeds=partial(replace, speeds, hardware=link))
+        always = replace(settings, recompute=True, replan=replan)
+        found = _predicted(workload, choose(slow, always, budget), budget)
+        if found.memory.host_peak <= host:
+            break
+    return found and replace(found, reason=Reason.SMALL_HOST)
 
 
 def _predicted(

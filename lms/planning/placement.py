@@ -180,7 +180,7 @@ def _placed(
     kinds = (ByteCounter, BestFitAllocator) if request.sealed else (BestFitAllocator,)
     for percent, kind in product(TUNING.shrink_percent, kinds):
         capacity = request.budget * percent // 100
-        chunks = TUNING.small_chunks_factor * (small_pool.bytes + sum(holes))
+        chunks = TUNING.small_chunks_factor * small_pool.bytes + sum(holes)
         if capacity < max(least, chunks):
             return
         # With less capacity tensors may happen to lie better.

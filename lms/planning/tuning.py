@@ -77,8 +77,8 @@ class Tuning:
     # Large new values of variables get chunks only if all new values take at most 1/32
     # of the peak: no other tensor may use the chunks, but memory fragments less.
     new_value_part: int = 32
-    # A capacity below 2 times the bytes of the chunks is not planned for: too little
-    # would be left for large tensors.
+    # A capacity below 2 times the bytes of the chunks, beside free fragments, is not
+    # planned for: too little would be left for large tensors.
     small_chunks_factor: int = 2
 
     # ---------------------------------------------------------------- seconds to plan

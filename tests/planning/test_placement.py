@@ -202,6 +202,16 @@ def test_a_room_too_tight_to_be_sure_gets_a_plan_that_says_so() -> None:
     )
 
 
+def test_free_fragments_of_more_than_half_the_budget_hold_a_plans_tensors() -> None:
+    graph = drawn()
+    budget = peak(graph)
+    holes = (budget * 3 // 10, budget // 4)
+    found = planned(graph, budget, Headroom(holes=holes))
+    assert found.risk is Risk.NONE
+    end = budget - sum(holes)
+    assert found.peak > end  # the fragments hold a part
+
+
 def test_large_tensors_move_first_and_small_ones_where_they_must() -> None:
     graph = drawn()
     most = peak(graph)

@@ -56,7 +56,7 @@ LINKS: Final[Mapping[str, LinkRates]] = {
 }
 
 
-def card_variables(
+def card_variables(  # noqa: PLR0913 - a card's properties
     memory: str | int | None = None,
     *,
     cards: int = 1,
@@ -64,6 +64,7 @@ def card_variables(
     card: str | None = None,
     dry: bool = False,
     slow_motion: float = 1.0,
+    timed: bool = True,
 ) -> dict[str, str]:
     """Return the variables of equal emulated cards.
 
@@ -79,6 +80,7 @@ def card_variables(
             are zeros. Needs `card`.
         slow_motion: Factor on all modelled times, at least 1. A large factor makes the
             host as fast beside the emulated card as beside a real one.
+        timed: Whether work takes the time of `card`; else it takes none.
 
     Raises:
         TypeError: If `memory` is neither text nor a whole number.
@@ -111,13 +113,13 @@ def card_variables(
             f"`memory` must be at least {_LEAST_MEMORY // MIB} MiB, which TensorFlow's "
             f"runtime takes itself, got {memory!r}. Write a size such as '96MiB'."
         )
-    paced = link or known
+    paced = link or (known if timed else None)
     return {
         _MEMORY: str(count),
         "LMS_CARD_COUNT": str(int(cards)),
         "LMS_CARD_DRY": "1" if dry else "0",
         "LMS_CARD_TIME_SCALE": repr(float(slow_motion)),
-        **(_rates(known) if known else {}),
+        **(_rates(known, timed=timed) if known else {}),
         **(_link(paced) if paced else {}),
     }
 
@@ -157,9 +159,12 @@ def _hardware(card: str | None, *, dry: bool) -> Hardware | None:
     return None if card is None else find_hardware(card)
 
 
-def _rates(hardware: Hardware) -> dict[str, str]:
+def _rates(hardware: Hardware, *, timed: bool) -> dict[str, str]:
+    kind = {"LMS_CARD_CAPABILITY": str(hardware.capability)}
+    if not timed:
+        return kind
     return {
-        "LMS_CARD_CAPABILITY": str(hardware.capability),
+        **kind,
         "LMS_CARD_FLOPS": repr(hardware.flops),
         "LMS_CARD_HALF_FLOPS": repr(hardware.rate_of("float16")),
         "LMS_CARD_BFLOAT16_FLOPS": repr(hardware.rate_of("bfloat16")),

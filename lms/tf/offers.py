@@ -104,6 +104,8 @@ def advice(
         whose, knob = _WHOSE[kind]
         said += f" This is the step of {whose}, with a batch {step.signature}: give a "
         said += f"smaller {knob}."
+    else:
+        said += " `python -m lms plan FILE.py:function --largest` finds the largest."
     return said
 
 

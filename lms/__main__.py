@@ -124,6 +124,12 @@ def _add_plan(subcommands: Any) -> None:
         help="plan with the link of this hardware",
     )
     plan.add_argument(
+        "--host-memory",
+        type=argument_type(partial(parse_size, name="host memory")),
+        metavar="SIZE",
+        help="the most host memory for swapped tensors; by default what is free here",
+    )
+    plan.add_argument(
         "--largest",
         action="store_true",
         help="find the largest sizes that train: the function takes one number, such "
@@ -184,9 +190,7 @@ def _add_doctor(subcommands: Any) -> None:
 
 
 def _checked_card(text: str) -> str:
-    if text != "all":
-        find_hardware(text)
-    return text
+    return text if text == "all" else (find_hardware(text) and text)
 
 
 def _multiple(text: str) -> int:
@@ -224,6 +228,10 @@ def _launch(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     os.environ.setdefault(*_QUIET)
+    if options.largest and options.hardware not in (None, "all"):
+        from lms.emulation.emulate import limit_memory
+
+        limit_memory(card=options.hardware, dry=True, timed=False)
     from lms.commands.plan import plan
 
     return plan(options)

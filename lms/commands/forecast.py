@@ -18,11 +18,12 @@ from functools import partial
 from typing import Any
 
 from lms.errors import BudgetError, LMSError, UnsupportedError
-from lms.machine.hardware import Hardware, roofline
+from lms.machine.hardware import Hardware
 from lms.planning import select
 from lms.planning.problem import MemoryBudget, PlannedStep, Speeds, budget_in
 from lms.planning.select import without_plan
 from lms.planning.settings import Settings
+from lms.planning.strategies import modelled_speeds
 from lms.report.page import Shown
 from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline
@@ -41,7 +42,7 @@ from lms.tf.passes.host_variables import HostVariables, size_of
 from lms.tf.prepare import Captured, capture, specialised
 from lms.units import Bytes, Seconds, format_bytes
 
-__all__ = ["Forecast", "captured_for", "described"]
+__all__ = ["Forecast", "at_rates", "captured_for", "described"]
 __all__ += ["forecast", "on_card", "refused", "training_of"]
 
 
@@ -135,11 +136,12 @@ def on_card(
     captured: Captured, hardware: Hardware | None, link: Hardware | None = None
 ) -> Captured:
     """Return a captured step as other hardware runs it, or with another link."""
-    if hardware is None:
-        speeds = captured.workload.speeds()
-    else:
-        costs = roofline(captured.workload.graph, hardware)
-        speeds = Speeds(costs=costs, hardware=hardware)
+    again = partial(captured_for, captured.traced, hardware=hardware, link=link)
+    if hardware is None and link is None:
+        return replace(captured, again=again)
+    speeds = captured.workload.speeds()
+    if hardware is not None:
+        speeds = modelled_speeds(captured.workload.graph, hardware)
     if link is not None:
         there = speeds.hardware
         there = replace(there, h2d=link.h2d, d2h=link.d2h, latency=link.latency)
@@ -149,9 +151,24 @@ def on_card(
         captured,
         workload=replace(captured.workload, speeds=lambda: speeds),
         budget=budget_in(speeds.hardware.memory, asked=asked, persistent=persistent),
-        again=partial(captured_for, captured.traced, hardware=hardware, link=link),
-        is_here=hardware is None and link is None,
+        again=again,
+        is_here=False,
     )
+
+
+def at_rates(captured: Captured, hardware: Hardware | None = None) -> Captured:
+    """Return a step of the present device with the times of a roofline.
+
+    By None's, those of a reference card, plans are found or not on any card.
+    """
+    speeds, again = modelled_speeds(captured.workload.graph, hardware), captured.again
+
+    def rewritten(*args: Any, **named: Any) -> Captured:
+        assert again is not None
+        return at_rates(again(*args, **named), hardware)
+
+    workload = replace(captured.workload, speeds=lambda: speeds)
+    return replace(captured, workload=workload, again=rewritten)
 
 
 def _here(traced: TracedFunction, settings: Settings, rewrites: Rewrites) -> Captured:
@@ -162,7 +179,9 @@ def _here(traced: TracedFunction, settings: Settings, rewrites: Rewrites) -> Cap
             "-m lms emulate --memory SIZE -- COMMAND."
         )
     inputs = input_specs(traced)
-    found = capture(traced, inputs, settings, kind="plan", rewrites=rewrites)
+    found = capture(
+        traced, inputs, settings, kind="plan", settle=True, rewrites=rewrites
+    )
     if found.held_back is not None:
         raise found.held_back
     there = sum(map(size_of, rewrites.handles))  # as if they lay on the host
@@ -178,7 +197,7 @@ def _elsewhere(
     of_device = {device.full_name: rewrites}
     step = specialised(traced, input_specs(traced), device, of_device)
     refuse_guesses(step)
-    speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
+    speeds = modelled_speeds(step.graph, hardware)
     own = (step.own or step).graph
     return Captured(
         kind="plan",

@@ -2,39 +2,52 @@
 
     size ──build, trace──> does it fit as it is? ──plan──> how much longer does it take?
 
-Each question is answered by bisection, on sizes of at most 5 binary digits: an answer
-and the next size, which was tried too, differ by at most 1/16, or 1/8 with a plan.
+Each size is captured and planned on the card, as `fit` does it: scratch is measured,
+the budget is what the card has left, and the plan is the first that `fit` would run. A
+size trains if it has a plan by the seconds of a reference card. Before `fit` refuses a
+step it tries these, too: so no measured second decides. Sizes have at most 5 binary
+digits, so neighbours differ by at most 1/16. The first and the last answer and the next
+size, which was refused, are neighbours.
 
 Known weakness: where a larger size needs less memory or time, as after another way to
-cut an op, bisection may miss sizes above a refused one.
+cut an op, the search may miss sizes above a refused one.
 """
 
 import gc
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from lms.commands.forecast import described, forecast, training_of
+from lms.commands.forecast import at_rates, described, forecast, training_of
 from lms.commands.model_file import subject_of
 from lms.errors import BudgetError, HostMemoryError
 from lms.machine.hardware import find_hardware
+from lms.planning.placement import certain_need
 from lms.planning.select import enough_for, fits
 from lms.planning.settings import read_settings
 from lms.report.progress import tell
 from lms.report.step import StepReport, brief
-from lms.tf.offers import floor_of
+from lms.tf.measure.devices import find_device
 from lms.tf.prepare import Captured
-from lms.units import Bytes, format_bytes
+from lms.units import MIB, Bytes, format_bytes
 
-__all__ = ["Largest", "Size", "examples_of", "largest", "search_last", "size_at"]
+__all__ = ["Largest", "Size", "examples_of", "largest", "size_at"]
 
 # Times as long as unplanned within which planned sizes are searched.
 _TIMES: Final = (1.1, 1.3)
 
-# Places among sizes: the first that is tried, the most to the next (16 times as large),
-# to twice as large, and the first from which sizes with a plan are two places apart.
-_FIRST, _JUMP, _TWICE, _COARSE = 8, 64, 16, 32
+# What a table of sizes says below.
+_NOTE: Final = """\
+The first and last size and the next are at most 1/16 apart, the others 1/8. `fit` runs
+this plan first, and needs its host memory. An emulated card gives cuDNN no workspace: a
+real one may train less."""
+
+# Places among sizes: the first that is tried, and the most to the next (16 times as
+# large). Planned sizes within `_TIMES` are at most 2 places apart: 1/8. The search for
+# the last planned size begins 8 places below an upper bound: half of it at least.
+_FIRST, _JUMP, _NEAR, _BELOW = 8, 64, 2, 8
 
 
 class Size(NamedTuple):
@@ -62,7 +75,7 @@ class Largest:
     """The largest sizes of a model on a card; `str` makes a table.
 
     Args:
-        device: The card, and the source of its numbers.
+        device: The card, and the source of its times.
         rows: An answer each: as it is, within 1.1 and 1.3 times as long, at all.
     """
 
@@ -75,7 +88,8 @@ class Largest:
             (r.question, r.size or "none", r.report, r.examples, f"{r.above}: {r.why}")
             for r in self.rows
         ]
-        return brief(f"Largest sizes for {self.device}", ("", "size"), lines, "next")
+        title = f"Largest sizes for {self.device}"
+        return f"{brief(title, ('', 'size'), lines, 'next')}\n{_NOTE}"
 
 
 def largest(
@@ -83,16 +97,18 @@ def largest(
     *,
     hardware: str | None = None,
     budget: int | str | None = None,
+    host_memory: int | str | None = None,
     multiple: int = 1,
 ) -> Largest:
-    """Find how large a model may grow on a card; nothing is trained.
+    """Find how large a model may grow on this process's card; nothing is trained.
 
     Args:
         build: Returns a compiled Keras model and a batch, as tensors' specs or arrays,
             for a number that makes them larger: examples of a batch, or an edge.
-        hardware: A card's name or numbers, as `python -m lms plan --hardware` takes;
-            None for the present GPU, whose ops are measured.
+        hardware: The card of this process if it is emulated, by name or numbers, whose
+            rates time the ops; None times ops on the card.
         budget: Bytes to plan into, such as "6GiB"; None for the whole card.
+        host_memory: The most host memory for swapped tensors; None for this host's.
         multiple: Sizes are multiples of this number, at least 1.
 
     Raises:
@@ -102,11 +118,13 @@ def largest(
     Example:
         Not run here, as it takes minutes:
 
+            lms.emulate.limit_memory(card="t4", dry=True)  # unless the card is here
+
             def build(batch):
                 model = keras.applications.ResNet50(weights=None)
-                model.compile("sgd", "sparse_categorical_crossentropy")
-                x = tf.TensorSpec([batch, 224, 224, 3])
-                return model, (x, tf.TensorSpec([batch]))
+                model.compile("sgd", "mse")
+                specs = [batch, 224, 224, 3], [batch, 1000]
+                return model, tuple(map(tf.TensorSpec, specs))
 
             print(lms.largest(build, hardware="t4"))
     """
@@ -115,13 +133,19 @@ def largest(
             f"`multiple` must be a whole number of at least 1, got {multiple!r}. Leave "
             "it out for 1."
         )
-    settings = read_settings(budget=budget, replan=False)
-    card = None if hardware is None else find_hardware(hardware)
+    settings = read_settings(budget=budget, host_memory=host_memory)
+    card, limit = hardware and find_hardware(hardware), find_device().limit
+    if card and abs((limit or 0) - card.memory) > MIB:
+        raise ValueError(
+            f"`hardware` must be the card of this process, got {hardware!r}. Begin the "
+            f"program with lms.emulate.limit_memory(card={hardware!r}, dry=True)."
+        )
 
     def capture(size: int) -> tuple[Captured, int]:
         made = subject_of("build", build(size))
-        captured = training_of(made.model, made.batch, settings, hardware=card)
-        return captured, examples_of(made.batch)
+        found = training_of(made.model, made.batch, settings)
+        found = at_rates(found, card) if card else found
+        return found, examples_of(made.batch)
 
     return _Search(capture, multiple).answer()
 
@@ -144,147 +168,104 @@ def size_at(place: int) -> int:
     return min(place, 16 + rest) << power
 
 
-def search_last(works: Callable[[int], bool], low: int, high: int) -> tuple[int, int]:
-    """Return two near places, between one that works and one that does not.
-
-    The first works, the second does not; they are neighbours, or at most two places
-    apart from the 32nd place on.
-
-    Example:
-        >>> search_last(lambda place: place <= 27, 8, 60)
-        (27, 28)
-    """
-    while high - low > (1 if low < _COARSE else 2):
-        place = (low + high) // 2
-        low, high = (place, high) if works(place) else (low, place)
-    return low, high
-
-
 class _Try:
-    """A size, its needs, and its plan once one was made."""
+    """A size, its needs, and its plan."""
 
     def __init__(self, size: int, captured: Captured, examples: int) -> None:
         self.size, self.examples = size, examples
         plain, budget = captured.workload.plain, captured.budget
+        self.power = 1 if size == examples else 3  # an edge, else
         self.need, self.room = enough_for(plain), budget.step
-        self.needs = format_bytes(budget.persistent + self.need)
-        self.floor, self.total = floor_of(captured.step)[0], budget.total or 0
+        self.needs = f"needs {format_bytes(budget.persistent + self.need)}"
+        self.least, self.total = certain_need(captured.workload.graph), budget.free
         self.report: StepReport | None = None
-        self.fits = fits(plain, budget)
-        # As long as unplanned: 0 while that is not known, infinite without a plan.
-        self.times = float(self.fits)
-        fit = "fits" if self.fits else "does not fit as it is"
-        tell(f"LMS: size {size} needs {self.needs} and {fit}.")
-
-    def plan(self, captured: Captured) -> None:
-        """Plan the captured step."""
-        try:
-            self.report = forecast(captured.above_floor()).report
-        except (BudgetError, HostMemoryError):
-            self.times, said = math.inf, "has no plan"
-        else:
+        self.fits, self.times = fits(plain, budget), math.inf
+        tell(f"LMS: size {size} {self.needs}" + ", and fits." * self.fits)
+        with suppress(BudgetError, HostMemoryError):
+            if not self.fits:  # by seconds that no measurement changes
+                forecast(at_rates(captured.above_floor()))
+            self.report = forecast(captured).report
             self.times = self.report.slowdown or 1.0
-            said = f"is planned, {self.times:.2f} times as long"
+        self.said = f"{self.times:.2f} times" if self.report else "no plan"
         if not self.fits:
-            tell(f"LMS: size {self.size} {said}.")
+            tell(f"LMS: size {size}: {self.said}.")
 
 
 class _Search:
-    """Sizes that were tried, by place; place 0 stands for no size, which fits.
-
-    One step is held at a time: the variables of others would take the device's memory.
-    """
+    """Sizes that were tried, by place; place 0 stands for no size, which fits."""
 
     def __init__(
         self, capture: Callable[[int], tuple[Captured, int]], multiple: int
     ) -> None:
         self._capture, self._multiple = capture, multiple
         self._tries: dict[int, _Try] = {}
-        self._held: tuple[int, Captured] | None = None
+        self._device = ""
 
     def answer(self) -> Largest:
         """Search the answers, each with the help of the ones before."""
-        plain, above = self._fitting()
-        rows = [self._row("as it is", plain, above, f"needs {self._at(above).needs}")]
-        last, beyond = self._planned(plain, above)
+        guess = _FIRST
+        for _ in range(2):  # needs grow with the size, and by a constant
+            tried = self._at(guess)
+            guess = self._near(guess, tried.need, tried.room)
+        plain, above = self._last(lambda tried: tried.fits, guess)
+        tried = self._at(above)
+        rows = [self._row("as it is", plain, above, tried.needs)]
+        # A refusal takes longer than a plan, so the search begins below.
+        guess = max(above, self._near(above, tried.least, tried.total) - _BELOW)
+        last, beyond = self._last(lambda tried: tried.report is not None, guess, plain)
         for times in _TIMES:
-            low, high = self._within(times, plain, last, beyond)
-            taken = self._times(high)
-            why = "no plan" if taken == math.inf else f"{taken:.2f} times"
-            rows.append(self._row(f"within {times} times", low, high, why))
-        rows.append(self._row("at all", last, beyond, "no plan"))
-        assert self._held is not None
-        speeds = self._held[1].workload.speeds()
-        return Largest(device=described(speeds), rows=tuple(rows))
+            low, high = self._within(times, plain, beyond)
+            rows.append(self._row(f"within {times} times", low, high))
+        rows.append(self._row("at all", last, beyond))
+        return Largest(device=self._device, rows=tuple(rows))
 
-    def _fitting(self) -> tuple[int, int]:
-        """Return the last place that fits without a plan, and the next."""
-        low, high, place, is_half = 0, 0, _FIRST, True  # high is 0 until one is known
+    def _last(
+        self, works: Callable[[_Try], bool], place: int, low: int = 0
+    ) -> tuple[int, int]:
+        """Return the last place that works, above `low`, and the next, which does not.
+
+        The first try is `place`, and each next one is twice as far from the one before,
+        until that leaves the places between one that works and one that does not.
+        """
+        high, step = 0, 1  # high is 0 until one is known
         while high - low != 1:
-            tried = self._at(place)
-            low, high = (place, high) if tried.fits else (low, place)
-            is_half = not is_half if high else True
-            place = self._near(place, tried.need, tried.room)
-            place = (low + high) // 2 if high and is_half else place
-            place = max(low + 1, min(place, high - 1) if high else place)
+            does_work = works(self._at(place))
+            low, high = (place, high) if does_work else (low, place)
+            place, step = place + step * (1 if does_work else -1), 2 * step
+            if not low < place or 0 < high <= place:
+                place = (low + high) // 2
         return low, high
 
-    def _planned(self, low: int, high: int) -> tuple[int, int]:
-        """Return the last place that has a plan, and the next that was tried."""
-        while self._times(high) < math.inf:
-            tried = self._at(high)
-            top = self._near(high, tried.floor, tried.total)
-            low, high = high, max(high + 1, min(high + _TWICE, top))
-        return search_last(lambda at: self._times(at) < math.inf, low, high)
+    def _near(self, place: int, need: Bytes, room: Bytes) -> int:
+        """Guess the first place above the room; the need is a power of the size."""
+        times = max(0.0, room / max(need, 1)) ** (1 / self._at(place).power)
+        size = size_at(place) * min(times, size_at(_JUMP))
+        digits = max(0, int(math.log2(max(size, 1))) - 4)
+        return min(place + _JUMP, 16 * digits + int(size / 2**digits) + 1)
 
-    @staticmethod
-    def _near(place: int, need: Bytes, room: Bytes) -> int:
-        """Guess the first place above the room: the need grows with the size."""
-        size = size_at(place) * min(room / max(need, 1), size_at(_JUMP))
-        power = max(0, int(math.log2(max(size, 1))) - 4)
-        return min(place + _JUMP, 16 * power + int(size / 2**power) + 1)
-
-    def _within(
-        self, times: float, low: int, last: int, beyond: int
-    ) -> tuple[int, int]:
-        """Return the last place that takes at most `times` as long, and the next."""
-        if self._times(last) <= times:
-            return last, beyond
-        known = sorted(at for at in self._tries if low < at <= last)
-        known = [at for at in known if self._at(at).times]
-        slow = [at for at in known if self._at(at).times > times]
-        low = max((at for at in known if at < slow[0]), default=low)
-        return search_last(lambda at: self._times(at) <= times, low, slow[0])
-
-    def _times(self, place: int) -> float:
-        return (
-            (self._at(place).times or self._planned_at(place).times) if place else 1.0
-        )
-
-    def _planned_at(self, place: int) -> _Try:
-        tried = self._at(place)
-        if tried.report is None and tried.times < math.inf:
-            tried.plan(self._step_of(place))
-        return tried
+    def _within(self, times: float, low: int, beyond: int) -> tuple[int, int]:
+        """Return the last place that takes at most `times` as long, and a near one."""
+        known = sorted(at for at in self._tries if low < at <= beyond)
+        high = next(at for at in known if self._at(at).times > times)
+        low = max((at for at in known if at < high), default=low)
+        while high - low > _NEAR:
+            place = (low + high) // 2
+            is_within = self._at(place).times <= times
+            low, high = (place, high) if is_within else (low, place)
+        return low, high
 
     def _at(self, place: int) -> _Try:
+        """Try a size, once. One step is held at a time, for the device's memory."""
         if place not in self._tries:
-            self._step_of(place)
-        return self._tries[place]
-
-    def _step_of(self, place: int) -> Captured:
-        if self._held is None or self._held[0] != place:
-            self._held = None
             gc.collect()  # models have cycles
             size = size_at(place) * self._multiple
             captured, examples = self._capture(size)
-            self._held = place, captured
-            if place not in self._tries:
-                self._tries[place] = _Try(size, captured, examples)
-        return self._held[1]
+            self._device = described(captured.workload.speeds())
+            self._tries[place] = _Try(size, captured, examples)
+        return self._tries[place]
 
-    def _row(self, question: str, place: int, above: int, why: str) -> Size:
-        tried = self._planned_at(place) if place else None
+    def _row(self, question: str, place: int, above: int, why: str = "") -> Size:
+        tried = self._at(place) if place else None
         size, report = (tried.size, tried.report) if tried else (None, None)
-        examples, beyond = tried.examples if tried else 1, self._at(above).size
-        return Size(question, size, report, examples, beyond, why)
+        examples, beyond = tried.examples if tried else 1, self._at(above)
+        return Size(question, size, report, examples, beyond.size, why or beyond.said)

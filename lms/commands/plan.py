@@ -63,6 +63,7 @@ def plan(request: Namespace) -> int:
         budget=request.budget,
         thresholds={} if request.planner == "threshold" else None,
         recompute=RECOMPUTE_WORDS[request.recompute],
+        host_memory=request.host_memory,
         replan=False,
     )
     if request.largest:
@@ -82,6 +83,7 @@ def plan(request: Namespace) -> int:
             found = forecast(captured, time.perf_counter() - started)
     except BudgetError as error:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
+        console.print("--largest finds the largest size that trains.")
         _write(request.json, about | _refusal(error))
         if request.page is not None and captured is not None:
             _page(request.page, refused(captured, error), subject)
@@ -118,6 +120,7 @@ def _largest_sizes(request: Namespace) -> int:
             read_function(request.subject, 1),
             hardware=request.hardware,
             budget=request.budget,
+            host_memory=request.host_memory,
             multiple=request.multiple,
         )
     print(found)
@@ -152,6 +155,7 @@ def _every_card(
             rows.append({"hardware": name, "fits": fits, "support": support} | numbers)
     title = f"{request.subject} on known cards, by rooflines of stated rates"
     print(brief(title, ("card", "fits"), lines, "TensorFlow"))
+    print("By a roofline scratch memory counts as nothing: a step that fits may not.")
     for words in sorted({card.support for card in PRESETS.values()} - {""}):
         print(f"Kernels to compile: {words}.")
     _write(request.json, {"subject": request.subject, "cards": rows})

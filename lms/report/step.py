@@ -305,11 +305,8 @@ def brief(
             cells[2] = format_seconds((report.predicted_seconds or 0.0) / examples)
             cells[3] = f"{report.slowdown or 1:.2f}"
         shown.add_row(*map(str, texts), *cells, note)
-    return (
-        f"{_printed(shown, width=110)}\nNothing was run: memory and seconds are "
-        "predicted. `times`: as long as the same step in a memory that holds it. By a\n"
-        "roofline scratch memory counts as nothing: the last sizes may not train."
-    )
+    said = "Nothing was run: memory and seconds are predicted. `times`: as long as the"
+    return f"{_printed(shown, width=110)}\n{said}\nsame step in a memory that holds it."
 
 
 def _printed(shown: Table, *, width: int) -> str:

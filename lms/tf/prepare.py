@@ -84,7 +84,7 @@ __all__ = ["Captured", "capture", "prepare"]
 _LOG = logging.getLogger("lms")
 
 # Kinds of steps that have all ops of training; evaluation lacks some.
-_TRAINING = ("train", "step")
+_TRAINING = ("train", "step", "plan")
 
 # The least budget is not searched where a lower bound is above 2 times the budget.
 _FAR = 2
@@ -211,8 +211,7 @@ class Captured:
 
     def offers(self, op_size: Any) -> Offers:
         """The rewrites that are left, after the smallest op size that was tried."""
-        is_here = self.kind != "plan"
-        return offers_of(self.step, self.settings, op_size, is_here=is_here)
+        return offers_of(self.step, self.settings, op_size, is_here=self.is_here)
 
     def rewritten(self, rewrites: Rewrites) -> "Captured":
         """Capture the step again with other rewrites."""
@@ -243,7 +242,8 @@ class Captured:
         if host is not None and self.devices > 1:
             settings = replace(settings, host_memory=host // self.devices)
         if not self.is_here:
-            planned = plan_step(self.workload, settings, budget, None)
+            host_memory = settings.host_memory
+            planned = plan_step(self.workload, settings, budget, host_memory)
             return planned, time.perf_counter() - started
         if not attempt.unsealed:  # else it was told before
             _tell(self, budget)

@@ -86,21 +86,31 @@ def said(worker: Worker, folder: Path) -> dict[str, Any]:
     state += ["--json", str(folder / "state.json")]
     many["state"] = ["plan", f"{SUBJECTS}:dense", *state]
     here = f"{SUBJECTS}:small"
-    largest = ["--largest", "--hardware", "T4", "--budget"]
-    grown = [*largest, "64MiB", "--json", str(folder / "grown.json")]
-    many["grown"] = ["plan", here, *grown]
-    many["multiples"] = ["plan", here, *largest, "20MiB", "--multiple", "12"]
-    many["none"] = ["plan", here, *largest, "1KiB"]
-    many["fixed"] = ["plan", f"{SUBJECTS}:tiny", *largest, "64MiB"]
     many["all cards"] = ["plan", here, "--hardware", "all", "--budget", "8MiB"]
     many["all cards"] += ["--json", str(folder / "all.json")]
-    many["largest for all"] = ["plan", here, "--largest", "--hardware", "all"]
-    many["largest drawn"] = ["plan", here, *largest, "1GiB", "--page", "step.html"]
-    many["largest linked"] = ["plan", here, *largest, "1GiB", "--link", "t4"]
+    largest = ["plan", here, "--largest"]
+    many["largest for all"] = [*largest, "--hardware", "all"]
+    many["largest drawn"] = [*largest, "--page", "step.html"]
+    many["largest linked"] = [*largest, "--link", "t4"]
+    many["fixed"] = ["plan", f"{SUBJECTS}:tiny", "--largest"]
+    many["largest late"] = [*largest, "--hardware", "t4"]
     for name in BAD:
         file = folder / "broken.py" if name == "broken" else SUBJECTS
         many[name] = ["plan", f"{file}:{name}", "--hardware", "gh200"]
     return worker.ask(f"{TRIALS}:commands", memory=None, many=many)
+
+
+@pytest.fixture(scope="module")
+def grown(worker: Worker, folder: Path) -> dict[str, Any]:
+    """Texts of commands on a card, all from one process."""
+    largest = ["plan", f"{SUBJECTS}:small", "--largest", "--budget"]
+    many = {
+        "grown": [*largest, "64MiB", "--json", str(folder / "grown.json")],
+        "multiples": [*largest, "20MiB", "--multiple", "12"],
+        "none": [*largest, "1KiB"],
+        "little": [*largest, "64MiB", "--host-memory", "1MiB"],
+    }
+    return worker.ask(f"{TRIALS}:commands", memory="256MiB", many=many)
 
 
 def test_hardware_that_is_not_here_gets_a_roofline(
@@ -164,15 +174,17 @@ def test_the_threshold_planner_can_be_asked(said: dict[str, Any]) -> None:
 
 
 def test_the_largest_sizes_come_in_order_with_the_next_that_was_tried(
-    said: dict[str, Any], folder: Path
+    grown: dict[str, Any], folder: Path
 ) -> None:
-    assert said["grown"]["code"] == 0, said["grown"]["errors"]
+    assert grown["grown"]["code"] == 0, grown["grown"]["errors"]
     rows = json.loads((folder / "grown.json").read_text())["sizes"]
     names = ["as it is", "within 1.1 times", "within 1.3 times", "at all"]
     assert [row["question"] for row in rows] == names
     sizes = [row["size"] for row in rows]
     assert sizes == sorted(sizes)
     assert all(row["size"] < row["next"] <= row["size"] * 9 / 8 for row in rows)
+    first, last = rows[0], rows[-1]
+    assert all(row["next"] <= row["size"] * 17 / 16 for row in (first, last))
     peaks = [row["predicted_peak_bytes"] for row in rows]
     assert max(peaks) <= 64 * MIB
     assert rows[0]["fits_unplanned"]
@@ -180,21 +192,44 @@ def test_the_largest_sizes_come_in_order_with_the_next_that_was_tried(
     assert rows[0]["why"].startswith("needs 6")
     assert rows[-1]["why"] == "no plan"
     assert [row["slowdown"] <= 1.1 for row in rows[:2]] == [True, True]
-    assert "Nothing was run" in said["grown"]["out"]
-    assert f"LMS: size {sizes[0]} needs" in said["grown"]["errors"]
+    assert "Nothing was run" in grown["grown"]["out"]
+    assert f"LMS: size {sizes[0]} needs" in grown["grown"]["errors"]
 
 
-def test_sizes_are_multiples_where_the_user_says_so(said: dict[str, Any]) -> None:
-    assert said["multiples"]["code"] == 0, said["multiples"]["errors"]
-    lines = said["multiples"]["errors"].splitlines()
-    tried = [int(line.split()[2]) for line in lines if line.startswith("LMS: size")]
-    assert tried
-    assert all(size % 12 == 0 for size in tried)
+def test_a_small_host_makes_sizes_smaller(grown: dict[str, Any], folder: Path) -> None:
+    rows = json.loads((folder / "grown.json").read_text())["sizes"]
+    (told,) = (line for line in grown["little"]["out"].splitlines() if "at all" in line)
+    assert int(told.split("│")[2]) < rows[-1]["size"]
 
 
-def test_where_no_size_trains_the_code_says_so(said: dict[str, Any]) -> None:
-    assert said["none"]["code"] == 3, said["none"]["errors"]
-    assert "none" in said["none"]["out"]
+@pytest.mark.long
+def test_the_largest_size_trains_on_the_card_and_the_next_does_not(
+    tmp_path: Path,
+) -> None:
+    card, file = "2GiB,8TF,320GB/s,pcie3,7.5", tmp_path / "sizes.json"
+    ask = ("--largest", "--hardware", card, "--json", str(file))
+    ended = python("-m", "lms", "plan", f"{SUBJECTS}:small", *ask)
+    assert ended.returncode == 0, ended.stderr
+    last = json.loads(file.read_text())["sizes"][-1]
+    run = "import sys; from tests.commands.trials import train; train(int(sys.argv[1]))"
+    for size, code in ((last["size"], 0), (last["next"], 1)):
+        train = (sys.executable, "-c", run, str(size))
+        ended = python("-m", "lms", "emulate", "--dry", "--card", card, "--", *train)
+        assert ended.returncode == code, ended.stderr
+    assert "--largest" in ended.stderr
+
+
+def test_sizes_are_multiples_where_the_user_says_so(grown: dict[str, Any]) -> None:
+    assert grown["multiples"]["code"] == 0, grown["multiples"]["errors"]
+    lines = grown["multiples"]["errors"].splitlines()
+    sizes = [line.split()[2] for line in lines if line.startswith("LMS: size")]
+    assert sizes
+    assert all(int(size.rstrip(":")) % 12 == 0 for size in sizes)
+
+
+def test_where_no_size_trains_the_code_says_so(grown: dict[str, Any]) -> None:
+    assert grown["none"]["code"] == 3, grown["none"]["errors"]
+    assert "none" in grown["none"]["out"]
 
 
 def test_a_function_that_takes_no_number_has_no_largest_size(
@@ -223,6 +258,7 @@ def test_all_known_cards_are_asked_at_once(said: dict[str, Any], folder: Path) -
         ("largest for all", "`--largest` must be given with one card"),
         ("largest drawn", "one card, and without --page and --output, which show"),
         ("largest linked", "`--largest` must be given without --link, --planner"),
+        ("largest late", "must be called before TensorFlow is imported"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

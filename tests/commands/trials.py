@@ -21,9 +21,10 @@ from lms.tf.attempts import Attempt
 from lms.tf.capture.keras_step import batch_specs, iterator_of, step_of
 from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.prepare import capture
+from tests.commands.subjects import small
 from tests.models import SILENT, resnet
 
-__all__ = ["both_plans", "by_stored_plan", "command", "commands"]
+__all__ = ["both_plans", "by_stored_plan", "command", "commands", "train"]
 
 _STEPS = 4
 
@@ -53,6 +54,13 @@ def _data(specs: tuple[Any, ...]) -> tf.data.Dataset:
 
     data = tf.data.Dataset.from_generator(batches, output_signature=specs)
     return data.apply(tf.data.experimental.assert_cardinality(_STEPS))
+
+
+def train(batch: int) -> None:
+    """Train the small model for two steps of a batch."""
+    model, specs = small(batch)
+    data = _data(tuple(specs)).take(2)
+    model.fit(data, callbacks=[LMSCallback()], verbose=SILENT)
 
 
 def both_plans(budget: str) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from inspect import Parameter
 from inspect import signature as signature_of
 from pathlib import Path
@@ -217,7 +218,7 @@ class FittedFunction:
         self._given_up: set[object] = set()
         self._failed: dict[object, tuple[Sequence[Shown], ReferenceType[LMSError]]] = {}
         self._is_settled = False
-        self.draws_noise = False  # by kernels that keep a state, in steps that fit
+        self.draws_noise = False  # by kernels that keep a state, in unplanned steps
         self._unplanned = self._plainly if nothing_to_plan(settings) else None
         if self._unplanned is None:
             find_device().make_ready(settings.budget)
@@ -287,9 +288,10 @@ class FittedFunction:
             bound.apply_defaults()
             args = bound.args
         ready = self._ready(args)
+        plainly = self._step_of_batch or self._unplanned or self._plainly
         if ready and not (self.draws_noise and self._fits(*ready)):
-            return self._run(*ready)
-        return (self._step_of_batch or self._unplanned or self._plainly)(*args)
+            return self._run(*ready, partial(plainly, *args))
+        return plainly(*args)
 
     def _ready(self, args: Sequence[Any]) -> tuple[TracedFunction, list[Any]] | None:
         """Prepare the step of a call; None if the step runs unplanned."""
@@ -316,8 +318,8 @@ class FittedFunction:
     ) -> Any:
         """Run one step on a drawn batch, or the next element of a `tf.data` iterator.
 
-        `own` runs the step without LMS: of each batch that fits, where kernels draw
-        random numbers, as two functions would draw two times the same ones.
+        `own` runs the step without LMS: of each batch without a plan, where kernels
+        draw random numbers, as two functions would draw two times the same ones.
         """
         key, traced, step = signature_key([iterator.element_spec]), None, None
         if self._unplanned is None and key not in self._given_up:
@@ -334,7 +336,9 @@ class FittedFunction:
             if step and own and self.draws_noise and self._fits(traced, inputs):
                 return own(batch)
             if step:
-                return self._run(traced, inputs)
+                return self._run(traced, inputs, own and partial(own, batch))
+        if own:
+            return own(batch)
         assert self._step_of_batch is not None
         run = self._step_of_batch.get_concrete_function(iterator.element_spec)
         return run(batch)
@@ -468,8 +472,16 @@ class FittedFunction:
                     )
         return self._traced[key]
 
-    def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
-        """Run a step; replan it if it runs out of memory."""
+    def _run(
+        self,
+        traced: TracedFunction,
+        inputs: Sequence[Any],
+        own: Callable[[], Any] | None,
+    ) -> Any:
+        """Run a step; replan it if it runs out of memory.
+
+        `own` runs a step without a plan that draws random numbers.
+        """
 
         def take_place(step: PreparedStep) -> None:
             self._steps[key] = step
@@ -480,7 +492,8 @@ class FittedFunction:
             assert step is not None
             try:
                 with lost_in_words():
-                    return run_recovering(step, inputs, take_place)
+                    draws = own if self.draws_noise else None
+                    return run_recovering(step, inputs, take_place, draws)
             except LMSError as error:
                 error.shown = None
                 self._failed[key] = self._steps[key].shown(), ref(error)
@@ -517,6 +530,7 @@ class FittedFunction:
                     self._steps[key], self._is_settled = step, True
                     if step.is_sure:
                         self._sure[key] = [tensor.shape for tensor in inputs]
+                    if step.is_plain:
                         self.draws_noise |= step.source.step.draws_noise
                 step = self._steps[key]  # another budget clears them
         return step

@@ -175,8 +175,8 @@ class PreparedStep:
         """Tell whether some of the step's variables lie on the host."""
         return any(part.on_host.handles for part in self.parts)
 
-    def run(self, inputs: Sequence[Any]) -> Any:
-        """Run the step; the first run initialises and is not measured.
+    def run(self, inputs: Sequence[Any], own: Callable[[], Any] | None = None) -> Any:
+        """Run the step, by `own` without a plan; the first run is not measured.
 
         Raises:
             _Aborted: If the step ran out of memory and may go on; writes are undone.
@@ -194,7 +194,8 @@ class PreparedStep:
             is_caught &= self.can_be_planned or self.held_back is not None
             try:
                 with compat.errors_alone() if is_caught else nullcontext():
-                    result = self._call(inputs)
+                    is_own = own and self.is_plain and not self.is_on_host
+                    result = own() if own and is_own else self._call(inputs)
             except _Moved:
                 raise
             except BaseException as error:
@@ -492,7 +493,10 @@ class _Moved(Exception):  # noqa: N818 - it never leaves this file
 
 
 def run_recovering(
-    step: PreparedStep, inputs: Sequence[Any], replaced: Callable[[PreparedStep], None]
+    step: PreparedStep,
+    inputs: Sequence[Any],
+    replaced: Callable[[PreparedStep], None],
+    own: Callable[[], Any] | None = None,
 ) -> Any:
     """Run a step; after an out of memory, replan and repeat it while that may help.
 
@@ -500,6 +504,7 @@ def run_recovering(
         step: The step.
         inputs: The step's flat inputs.
         replaced: Called with each replacement step.
+        own: Runs the batch in the user's own function, while the step has no plan.
 
     Raises:
         OutOfMemoryError: If replanning does not help, or the step had begun to write.
@@ -511,7 +516,7 @@ def run_recovering(
     while True:
         reason = ""
         try:
-            return step.run(inputs)
+            return step.run(inputs, own)
         except _Moved:
             pass
         except _Aborted as aborted:

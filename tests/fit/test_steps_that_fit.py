@@ -95,6 +95,37 @@ def test_batches_of_any_shape_draw_the_noise_that_keras_draws(case: str) -> None
     assert len({*drawn}) > 1
 
 
+def test_a_step_of_unknown_memory_draws_the_noise_that_keras_draws() -> None:
+    class Looped(Noisy):
+        def train_step(self, data: Any) -> dict[str, Any]:
+            def draw(row: tf.Tensor) -> tf.Tensor:
+                return tf.random.normal([]) + 0.0 * row
+
+            drawn: Any = tf.map_fn(draw, data[:, 0], parallel_iterations=1)
+            return {"noise": tf.reduce_sum(drawn)}
+
+        test_step = train_step
+
+    drawn: list[list[float]] = []
+    for callbacks in ([], [LMSCallback(verbose=0)]):
+        keras.utils.set_random_seed(0)
+        made, seen = Looped(), list[float]()
+        made.compile(jit_compile=False)  # pyright: ignore[reportArgumentType]
+
+        def note(_: int, logs: Any, seen: list[float] = seen) -> None:
+            seen.append(float(logs["noise"]))
+
+        noting = keras.callbacks.LambdaCallback(
+            on_train_batch_end=note, on_test_batch_end=note
+        )
+        both: Any = {"verbose": SILENT, "callbacks": [noting, *callbacks]}
+        made.fit(batches(2, 4, 2, 8), shuffle=False, **both)
+        made.evaluate(batches(2, 4, 2, 8), **both)
+        drawn.append(seen)
+    assert drawn[0] == drawn[1]
+    assert len({*drawn[0][:4]}) == 4
+
+
 def test_a_loop_of_one_s_own_draws_the_noise_of_its_function() -> None:
     spec, drawn = [tf.TensorSpec([None, 4])], list[list[float]]()
     for is_ours in (False, True):

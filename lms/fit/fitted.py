@@ -288,10 +288,8 @@ class FittedFunction:
             bound.apply_defaults()
             args = bound.args
         ready = self._ready(args)
-        plainly = self._step_of_batch or self._unplanned or self._plainly
-        if ready and not (self.draws_noise and self._fits(*ready)):
-            return self._run(*ready, partial(plainly, *args))
-        return plainly(*args)
+        own = partial(self._step_of_batch or self._unplanned or self._plainly, *args)
+        return self._run(*ready, own) if ready else own()
 
     def _ready(self, args: Sequence[Any]) -> tuple[TracedFunction, list[Any]] | None:
         """Prepare the step of a call; None if the step runs unplanned."""
@@ -305,21 +303,12 @@ class FittedFunction:
                 return traced, inputs
         return None
 
-    def _fits(self, traced: TracedFunction, inputs: Sequence[Any]) -> bool:
-        """Tell whether a prepared step needs no plan; measure its peak if so."""
-        step = self._prepared(traced, inputs)
-        assert step is not None
-        if is_plain := _is_plain(step):
-            step.watch()
-        return is_plain
-
     def draw_and_run(
         self, iterator: Any, batch: Any = None, own: Callable[[Any], Any] | None = None
     ) -> Any:
         """Run one step on a drawn batch, or the next element of a `tf.data` iterator.
 
-        `own` runs the step without LMS: of each batch without a plan, where kernels
-        draw random numbers, as two functions would draw two times the same ones.
+        `own` runs batches without a plan; two functions would draw noise twice.
         """
         key, traced, step = signature_key([iterator.element_spec]), None, None
         if self._unplanned is None and key not in self._given_up:
@@ -333,14 +322,10 @@ class FittedFunction:
             if (key := self._key(traced, inputs)) not in self._given_up:
                 with self._giving_up(key):
                     step = self._prepared(traced, inputs)
-            if step and own and self.draws_noise and self._fits(traced, inputs):
-                return own(batch)
             if step:
                 return self._run(traced, inputs, own and partial(own, batch))
-        if own:
-            return own(batch)
         assert self._step_of_batch is not None
-        run = self._step_of_batch.get_concrete_function(iterator.element_spec)
+        run = own or self._step_of_batch.get_concrete_function(iterator.element_spec)
         return run(batch)
 
     @contextmanager
@@ -387,7 +372,10 @@ class FittedFunction:
 
     def runs_plain(self, *args: Any) -> bool:
         """Plan first if this signature is new; tell whether it needs no plan."""
-        return not (ready := self._ready(args)) or self._fits(*ready)
+        step = self._prepared(*ready) if (ready := self._ready(args)) else None
+        if step and _is_plain(step):
+            step.watch()
+        return step is None or _is_plain(step)
 
     def prepare(self, iterator: Any = None) -> None:
         """Plan now if all shapes are known: the signature's, or of a data iterator."""
@@ -472,33 +460,23 @@ class FittedFunction:
                     )
         return self._traced[key]
 
-    def _run(
-        self,
-        traced: TracedFunction,
-        inputs: Sequence[Any],
-        own: Callable[[], Any] | None,
-    ) -> Any:
-        """Run a step; replan it if it runs out of memory.
-
-        `own` runs a step without a plan that draws random numbers.
-        """
-
-        def take_place(step: PreparedStep) -> None:
-            self._steps[key] = step
-
+    def _run(self, traced: TracedFunction, inputs: Sequence[Any], own: Any) -> Any:
+        """Run a step, of noise and no plan by `own`; replan it if it runs out."""
         with self._lock:  # no other thread may see a step that is being replanned
             key = self._key(traced, inputs)
             step = self._prepared(traced, inputs)
             assert step is not None
             try:
+                step.own = own if self.draws_noise else None
                 with lost_in_words():
-                    draws = own if self.draws_noise else None
-                    return run_recovering(step, inputs, take_place, draws)
+                    take_place = partial(self._steps.__setitem__, key)
+                    return run_recovering(step, inputs, take_place)
             except LMSError as error:
                 error.shown = None
                 self._failed[key] = self._steps[key].shown(), ref(error)
                 raise
             finally:
+                step.own = None  # holds a batch
                 if self._steps[key].rebuilt is None:  # could not be replanned
                     del self._steps[key]
 

@@ -145,6 +145,7 @@ class PreparedStep:
         search: A search for a faster plan, in another process.
         searches: Whether a search may begin.
         failed: The part that ran out of memory last.
+        own: Runs the present batch in the user's function, while there is no plan.
     """
 
     rebuilt: RebuiltStep | None
@@ -164,6 +165,7 @@ class PreparedStep:
     failures: int = 0
     moves: int = 0
     failed: Part | None = None
+    own: Callable[[], Any] | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -175,8 +177,8 @@ class PreparedStep:
         """Tell whether some of the step's variables lie on the host."""
         return any(part.on_host.handles for part in self.parts)
 
-    def run(self, inputs: Sequence[Any], own: Callable[[], Any] | None = None) -> Any:
-        """Run the step, by `own` without a plan; the first run is not measured.
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """Run the step; the first run initialises and is not measured.
 
         Raises:
             _Aborted: If the step ran out of memory and may go on; writes are undone.
@@ -194,8 +196,8 @@ class PreparedStep:
             is_caught &= self.can_be_planned or self.held_back is not None
             try:
                 with compat.errors_alone() if is_caught else nullcontext():
-                    is_own = own and self.is_plain and not self.is_on_host
-                    result = own() if own and is_own else self._call(inputs)
+                    own = None if self.is_on_host or not self.is_plain else self.own
+                    result = own() if own else self._call(inputs)
             except _Moved:
                 raise
             except BaseException as error:
@@ -493,10 +495,7 @@ class _Moved(Exception):  # noqa: N818 - it never leaves this file
 
 
 def run_recovering(
-    step: PreparedStep,
-    inputs: Sequence[Any],
-    replaced: Callable[[PreparedStep], None],
-    own: Callable[[], Any] | None = None,
+    step: PreparedStep, inputs: Sequence[Any], replaced: Callable[[PreparedStep], None]
 ) -> Any:
     """Run a step; after an out of memory, replan and repeat it while that may help.
 
@@ -504,7 +503,6 @@ def run_recovering(
         step: The step.
         inputs: The step's flat inputs.
         replaced: Called with each replacement step.
-        own: Runs the batch in the user's own function, while the step has no plan.
 
     Raises:
         OutOfMemoryError: If replanning does not help, or the step had begun to write.
@@ -516,7 +514,7 @@ def run_recovering(
     while True:
         reason = ""
         try:
-            return step.run(inputs, own)
+            return step.run(inputs)
         except _Moved:
             pass
         except _Aborted as aborted:

@@ -95,6 +95,22 @@ def test_batches_of_any_shape_draw_the_noise_that_keras_draws(case: str) -> None
     assert len({*drawn}) > 1
 
 
+def test_noise_goes_on_where_a_model_is_trained_with_the_callback_and_without() -> None:
+    drawn: list[list[float]] = []
+    for ours in ([], [LMSCallback(verbose=0)]):
+        keras.utils.set_random_seed(0)
+        made = Noisy()
+        made.compile(jit_compile=False)  # pyright: ignore[reportArgumentType]
+        both: Any = {"verbose": SILENT, "shuffle": False}
+        told = [
+            made.fit(**whole(), **both, callbacks=callbacks).history["noise"]
+            for callbacks in ([], ours, [], ours)
+        ]
+        drawn.append([noise for each in told for noise in each])
+    assert drawn[0] == drawn[1]
+    assert len({*drawn[0]}) == len(drawn[0])
+
+
 def test_a_step_of_unknown_memory_draws_the_noise_that_keras_draws() -> None:
     class Looped(Noisy):
         def train_step(self, data: Any) -> dict[str, Any]:

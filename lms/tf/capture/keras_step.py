@@ -90,7 +90,11 @@ def make_slots(model: keras.Model) -> None:
         return
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         with keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does
-            optimizer.build(model.trainable_variables)
+            try:
+                optimizer.build(model.trainable_variables)
+            except BaseException:  # Keras marks it first, and would miss slots later
+                optimizer.built = False
+                raise
 
 
 def _layers(model: Any) -> list[Any]:

@@ -48,6 +48,7 @@ def test_weights_and_slots_of_three_cards_train_and_a_step_is_undone_and_repeate
         ("adamw", "float32", "normalised"),
         ("adagrad", "float32", "not built"),
         ("scaled", "mixed_float16", "dense"),
+        pytest.param("clipped", "mixed_float16", "dense", marks=pytest.mark.long),
         *(
             pytest.param(optimizer, "float32", "dense", marks=pytest.mark.long)
             for optimizer in LONG

@@ -42,7 +42,8 @@ _TESTS = {"IsFinite", "Const", "Fill"}
 _FLOATS = {tf.float16, tf.bfloat16, tf.float32, tf.float64}  # SelectV2 has kernels
 
 # Ops that cannot fail; a division or power of integers may.
-_SAFE = {op for op, rule in SPLITS.items() if rule in ("element_wise", "reduced")}
+_RULES = ("element_wise", "packed", "reduced")
+_SAFE = {op for op, rule in SPLITS.items() if rule in _RULES}
 _SAFE |= {"Const", "AddN", "L2Loss", "MatMul", "Transpose", "Select", "ExpandDims"}
 _OF_FLOATS = {"Div", "DivNoNan", "RealDiv", "Pow", "FloorDiv", "FloorMod"}
 

@@ -121,6 +121,20 @@ def test_numbers_of_rows_are_tested() -> None:
     assert inside(own) == ["AssignAddVariableOp", *["AssignVariableOp"] * 2]
 
 
+def test_gradients_that_are_clipped_by_their_common_norm_leave() -> None:
+    def step(model: Model, gradient: Any) -> None:
+        def learn() -> None:
+            squares = [tf.reduce_sum(tf.square(g)) for g in (gradient, 2 * gradient)]
+            norm = tf.sqrt(tf.reduce_sum(tf.stack(squares)))
+            scale = tf.minimum(1 / norm, 1.0) + (norm - norm)
+            model.learn(gradient * scale)
+
+        tf.cond(finite(gradient), learn, model.lower)
+
+    own = same_bits(step)
+    assert inside(own) == ["AssignAddVariableOp", *["AssignVariableOp"] * 2]
+
+
 def test_a_branch_within_the_branch_keeps_its_variables() -> None:
     def step(model: Model, gradient: Any) -> None:
         def learn() -> None:

@@ -249,7 +249,7 @@ def _part(
         UnsealedError: If its plan must be made unsealed.
     """
     captured, planned = found.step, _planned(found)
-    device, settings = captured.device, captured.settings
+    device = captured.device
     pool = with_constants(planned.small_pool, [n for n in begun if _is_on(n, device)])
     if pool.sizes:
         watched = watch.sizes() if watch else []
@@ -257,10 +257,7 @@ def _part(
     arena = sealed = None
     if planned.sealed:
         arena, sealed, peak = _sealed(step, planned, device, pool)
-        whole = planned.budget
-        if settings.budget is None and whole.total is not None:
-            whole = replace(whole, total=whole.limit, margin=0)
-        planned = replace(planned, step_bytes=peak, budget=whole)
+        planned = replace(planned, step_bytes=peak)
     nodes = [*step.nodes]
     if not planned.runs_plain:
         nodes = rewrite(step, planned.plan, sealed, number=number, watch=watch)

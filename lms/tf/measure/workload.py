@@ -38,6 +38,8 @@ def report_of(
         planning_seconds: Seconds of planning alone; `prepare` adds the stages before.
     """
     plan, budget = planned.plan, planned.budget
+    if planned.sealed and budget.is_whole_device:  # no margin is kept
+        budget = replace(budget, total=budget.limit, margin=0)
     report = StepReport(
         kind=kind,
         signature=step.signature,

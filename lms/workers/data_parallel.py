@@ -170,14 +170,12 @@ class DataParallel(keras.callbacks.Callback):
         _average_numbers(self._workers, numbers)
 
     def _go_on(self, course: str) -> None:
-        """Check that all go on to another epoch at equal learning rates, or end."""
+        """Check that all workers begin another epoch, or that all end."""
         advice = (
-            "Let no callback stop or change one worker alone: give `EarlyStopping` and "
-            "`ReduceLROnPlateau` to all, behind `DataParallel`, which averages metrics."
+            "Let no callback stop one worker alone: give `EarlyStopping` to all, "
+            "behind `DataParallel`, which averages the metrics."
         )
-        each = optimizers_of(self.model).values()
-        rates = [float(one.learning_rate) for one in each]
-        own = {"course after an epoch": course, "learning rates": rates}
+        own = {"course after an epoch": course}
         agree(self._workers, own, at="the next epoch", advice=advice)
 
     def _meet(self, place: str, names: list[str]) -> None:

@@ -104,7 +104,6 @@ def numbers(workers: Workers) -> dict[str, Any]:
             "compiled anew": refused([*half, CompilingAnew()]),
             "chief stops": refused([*half, Stopping(if_is=workers.is_chief)]),
             "other stops": refused([*plain, Stopping(if_is=not workers.is_chief)]),
-            "rates": refused([*plain, Slowing(if_is=workers.is_chief)]),
         },
         "after": _fit(model(), workers, plain),
     }
@@ -229,14 +228,6 @@ class Stopping(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         model: Any = self.model
         model.stop_training = self._stops
-
-
-class Slowing(Stopping):
-    """Halves one worker's rate, as `ReduceLROnPlateau` on one worker does."""
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        model: Any = self.model
-        model.optimizer.learning_rate = 0.25 if self._stops else 0.5
 
 
 class CompilingAnew(keras.callbacks.Callback):

@@ -106,7 +106,6 @@ def test_an_infinity_on_one_worker_skips_the_step_on_all(
         ("compiled anew", "must keep the train function that it began with"),
         ("chief stops", "an epoch, got the end of training on worker 0 and another "),
         ("other stops", "an epoch, got another epoch on worker 0 and the end of "),
-        ("rates", "the same learning rates, got 0.25 on worker 0 and 0.5 on worker 1"),
     ],
 )
 def test_what_would_hang_is_refused_on_all_workers(

@@ -90,11 +90,7 @@ def make_slots(model: keras.Model) -> None:
         return
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         with keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does
-            try:
-                optimizer.build(model.trainable_variables)
-            except BaseException:  # Keras marks it first, and would miss slots later
-                optimizer.built = False
-                raise
+            optimizer.build(model.trainable_variables)
 
 
 def _layers(model: Any) -> list[Any]:

@@ -12,7 +12,6 @@ from lms import fit_in_memory
 from lms.errors import UnsupportedError
 from lms.ir.graph import Op
 from lms.tf import compat
-from lms.tf.capture.keras_step import make_slots
 from lms.tf.capture.shapes import inferred_shapes
 from lms.tf.capture.tracing import trace
 from lms.tf.lowering import refuse_guesses, specialise
@@ -260,17 +259,3 @@ def test_a_loop_holds_what_it_keeps_of_each_round_until_its_gradient_is_made() -
 def test_a_loop_whose_rounds_depend_on_values_is_named() -> None:
     step = repeated(lambda x: tf.cast(tf.reduce_sum(x), tf.int32))
     assert len(step.unknown_loops) == 1
-
-
-def test_an_optimizer_whose_slots_found_no_memory_makes_them_later() -> None:
-    class Full(keras.optimizers.SGD):
-        def build(self, variables: Any) -> None:
-            super().build(variables)
-            raise MemoryError
-
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(Full(), "mse")
-    with pytest.raises(MemoryError):
-        make_slots(model)
-    assert model.optimizer is not None
-    assert not model.optimizer.built

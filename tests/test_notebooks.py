@@ -9,7 +9,7 @@ import pytest
 
 from tests.programs import python
 
-# What a cell of code showed: the texts of each output by their kind.
+# The outputs of one cell of code; each maps a kind of text to the text.
 Cell: TypeAlias = list[dict[str, str]]
 
 NOTEBOOKS = Path(__file__).parent.parent / "docs" / "notebooks"

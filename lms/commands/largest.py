@@ -38,7 +38,7 @@ __all__ = ["Largest", "Size", "examples_of", "largest", "size_at"]
 # Times as long as unplanned within which planned sizes are searched.
 _TIMES: Final = (1.1, 1.3)
 
-# What a table of sizes says below.
+# The caption of a table of sizes: how the sizes were found.
 _NOTE: Final = """\
 The first and last size and the next are at most 1/16 apart, the others 1/8. `fit` runs
 this plan first, and needs its host memory. An emulated card gives cuDNN no workspace: a

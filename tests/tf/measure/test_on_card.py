@@ -162,7 +162,7 @@ def test_the_gradient_of_a_pooling_takes_no_scratch(kind: Any, worker: Worker) -
 def test_a_bias_s_gradient_tries_a_kernel_where_it_did_not_run_alone(
     memory: str, tried: int
 ) -> None:
-    """That kernel reduces in a copy of the input."""
+    """Check that the tried kernel's copy of the input counts as scratch."""
     known = {**os.environ}
     environ = emulate.environment(memory, inherited=known, card="t4", dry=True)
     program = f"from {_TRIALS} import scratch_of_a_bias as f; print(f())"

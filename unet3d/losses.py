@@ -10,7 +10,8 @@ as in D. G. Ellis's Keras code, which minimises -dice; the loss here is 1 - dice
 same gradient, and 0 when perfect.
 
 A prediction with one channel more than the truth is that of labels which exclude each
-other: the first channel is the background's, and no label of the loss.
+other: the first channel is the background's. In the loss the background is a label like
+the others: without its Dice nothing would keep the smallest label off the background.
 
 Everything is computed in float32, one axis at a time (see `unet3d.sums`): a volume of
 144^3 has more voxels than float16 can count.
@@ -45,8 +46,16 @@ def soft_dice(y_true: Any, y_pred: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="unet3d")
 def weighted_dice_loss(y_true: Any, y_pred: Any) -> Any:
-    """Compute 1 - mean soft Dice over labels, of shape (batch,); 0 is perfect."""
-    mean: Any = ops.mean(soft_dice(y_true, y_pred), axis=-1)
+    """Compute 1 - mean soft Dice over labels, of shape (batch,); 0 is perfect.
+
+    Shapes are (batch, depth, height, width, label).
+    """
+    dice: Any = soft_dice(y_true, y_pred)
+    if y_pred.shape[-1] > y_true.shape[-1]:
+        labelled: Any = total(ops.cast(y_true, "float32"), [4], keepdims=True)
+        background = soft_dice(1 - labelled, y_pred[..., :1])
+        dice = ops.concatenate([background, dice], axis=-1)
+    mean: Any = ops.mean(dice, axis=-1)
     return 1 - mean
 
 

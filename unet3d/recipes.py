@@ -23,7 +23,7 @@ import keras
 from keras import ops
 
 from unet3d.checkpoints import MONITOR
-from unet3d.losses import dice_coefficient, dice_of, weighted_dice_loss
+from unet3d.losses import dice_coefficient, dice_of, soft_dice, weighted_dice_loss
 from unet3d.runs import Configuration
 from unet3d.sums import mean, total
 
@@ -88,7 +88,7 @@ def dice_and_cross_entropy(y_true: Any, y_pred: Any) -> Any:
     """Add 1 - mean soft Dice and the mean cross entropy, of shape (batch,).
 
     Shapes are (batch, depth, height, width, region). With one channel more `y_pred` are
-    probabilities that add up to 1, the background's first.
+    probabilities that add up to 1, the background's first, which has no Dice here.
     """
     truth: Any = ops.cast(y_true, "float32")
     found: Any = ops.clip(ops.cast(y_pred, "float32"), _LEAST, 1 - _LEAST)
@@ -99,7 +99,7 @@ def dice_and_cross_entropy(y_true: Any, y_pred: Any) -> Any:
     else:
         logs: Any = [ops.log(found), ops.log(1 - found)]
         agreed = mean(truth * logs[0] + (1 - truth) * logs[1], [4])
-    return weighted_dice_loss(y_true, y_pred) - mean(agreed, (1, 2, 3))
+    return 1 - mean(soft_dice(y_true, y_pred), [1]) - mean(agreed, (1, 2, 3))
 
 
 def of_levels(loss: Callable[[Any, Any], Any], shapes: Sequence[Sequence[int]]) -> Any:

@@ -44,6 +44,28 @@ def test_the_metric_thresholds_and_keeps_labels_apart() -> None:
     np.testing.assert_allclose(lower, [[0.8, 0.8]], atol=1e-4)
 
 
+def test_of_labels_that_exclude_each_other_the_background_is_one() -> None:
+    truth = volume([1, 0, 0, 0], [0, 1, 0, 0])
+    guess = volume([0, 0, 0.5, 0], [1, 0, 0, 0], [0, 1, 0.5, 1])
+    dices = [2 * 0.5 / (2 + 0.5), 1, 2 / (1 + 2.5)]
+    loss = weighted_dice_loss(truth, guess)
+    np.testing.assert_allclose(loss, [1 - np.mean(dices)], rtol=1e-4)
+
+
+def test_a_label_that_a_patch_lacks_leaves_its_background() -> None:
+    # Voxels alike share a softmax: 40 of background, 20 of an organ, none of a lesion.
+    kinds, truth = np.repeat([0, 1], [40, 20]), np.zeros((1, 1, 1, 60, 2), np.uint8)
+    truth[..., 40:, 0] = 1
+    start = tf.constant([[0.0, 0.0, 1.0]] * 2)  # the lesion is the likeliest
+    seen = tf.Variable(start)
+    for _ in range(50):
+        with tf.GradientTape() as tape:
+            found = tf.gather(tf.nn.softmax(seen), kinds)[None, None, None]
+            loss = weighted_dice_loss(truth, found)
+        seen.assign_sub(5 * tf.convert_to_tensor(tape.gradient(loss, seen)))
+    assert np.argmax(seen, axis=-1).tolist() == [0, 1]
+
+
 def test_half_precision_volumes_larger_than_half_precision_counts_are_exact() -> None:
     # 110,592 voxels; float16 ends at 65,504.
     truth = np.ones((1, 48, 48, 48, 1), np.uint8)

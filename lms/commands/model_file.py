@@ -112,8 +112,7 @@ def subject_of(name: str, found: Any) -> Subject:
 
 def _load(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    assert spec and spec.loader  # noqa: PT018 - of every file that ends with .py
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[path.stem] = module  # Keras looks classes up there

@@ -551,8 +551,7 @@ class LMSCallback(keras.callbacks.Callback):
             )
         return ""
 
-    def _end(self, kind: str, logs: object = None) -> None:
-        del logs
+    def _end(self, kind: str, logs: object = None) -> None:  # noqa: ARG002
         if kind in self._hooks:
             self._hooks[kind].remove()
 

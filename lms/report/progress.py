@@ -56,8 +56,7 @@ def displayed(console: Console) -> Iterator[None]:
 
 def tell(line: str) -> None:
     """Show a line about work that begins now and takes longer than a moment."""
-    bar = _bar.get()
-    if bar is not None:
+    if (bar := _bar.get()) is not None:
         bar.console.print(line, highlight=False, markup=False)
 
 
@@ -70,7 +69,6 @@ def track(what: str, items: Sequence[T]) -> Iterator[T]:
 
 
 def _count(what: str, done: int, total: int | None) -> None:
-    bar = _bar.get()
-    if bar is not None:
+    if (bar := _bar.get()) is not None:
         (task,) = bar.task_ids
         bar.update(task, description=f"LMS: {what}", completed=done, total=total)

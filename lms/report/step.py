@@ -266,9 +266,7 @@ def _count(number: int, noun: str) -> str:
 def table(reports: Sequence[StepReport]) -> str:
     """Lay out reports as a text table, one column for each."""
     if not reports:
-        return (
-            "Nothing was planned yet: fit, evaluate or predict with the callback first."
-        )
+        return "Nothing was planned yet: fit, evaluate or predict with the callback."
     shown = Table(title="Large model support")
     shown.add_column("per step")
     for report in reports:
@@ -299,9 +297,8 @@ def brief(
     for *texts, report, examples, note in rows:
         cells = ["-"] * 4
         if report is not None:
-            cells[:2] = map(
-                format_bytes, (report.predicted_peak_bytes, report.host_peak_bytes)
-            )
+            sizes = report.predicted_peak_bytes, report.host_peak_bytes
+            cells[:2] = map(format_bytes, sizes)
             cells[2] = format_seconds((report.predicted_seconds or 0.0) / examples)
             cells[3] = f"{report.slowdown or 1:.2f}"
         shown.add_row(*map(str, texts), *cells, note)

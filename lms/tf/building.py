@@ -10,14 +10,7 @@ from typing import Any
 
 from lms.ir.graph import GraphView, op_of
 from lms.ir.write_guard import WriteGuard, ends_among, guard_writes, may_fail
-from lms.planning.addresses import (
-    Placed,
-    Turn,
-    comes_first,
-    find_turns,
-    place,
-    why_variables_move,
-)
+from lms.planning import addresses
 from lms.planning.problem import PlannedStep, Reason
 from lms.planning.spacers import Spaced, place_spacers
 from lms.planning.tuning import THOROUGH
@@ -311,7 +304,8 @@ def _refuse_to_seal(
         if dtype == "int32" and size >= below:
             raise UnsealedError("an input of int32 comes from the host at any time")
     graph, chain = planned.graph, set(planned.plan.chain) - set(first)
-    if reason := why_variables_move(graph.reordered(planned.plan.order), below):
+    ordered = graph.reordered(planned.plan.order)
+    if reason := addresses.why_variables_move(ordered, below):
         raise UnsealedError(reason)
     ops = (op for op in graph.ops if op.name in first)
     made = (tensor for op in ops if not op.constant for tensor in op.outputs)
@@ -343,7 +337,7 @@ def _sealed(
         (op, tensor)
         for op in step.graph.ops
         for tensor in op.outputs
-        if tensor.size >= pool.below and comes_first(op, chain)
+        if tensor.size >= pool.below and addresses.comes_first(op, chain)
     ]
     _refuse_to_seal(step, planned, [op.name for op, _ in made], pool.below)
     sizes = [tensor.size for _, tensor in made]
@@ -351,7 +345,7 @@ def _sealed(
     arena = seal(device, pool, [*inputs, *sizes])
     if arena is None:
         raise UnsealedError("the device's free memory is in pieces")
-    turns = find_turns(planned.graph, planned.plan, pool.below, pool.spacer)
+    turns = addresses.find_turns(planned.graph, planned.plan, pool.below, pool.spacer)
     if not {size for turn in turns for _, size in turn.takes}.isdisjoint(pool.sizes):
         raise UnsealedError("small scratch has a chunk of a large tensor's size")
     budget, fixed = planned.budget, arena.used + sum(arena.chunks)
@@ -371,10 +365,10 @@ def _sealed(
 def _placed(
     planned: PlannedStep,
     pool: SmallPool,
-    turns: Sequence[Turn],
+    turns: Sequence[addresses.Turn],
     capacity: Bytes,
     room: Bytes,
-) -> tuple[Placed, Spaced]:
+) -> tuple[addresses.Placed, Spaced]:
     """Find addresses in an arena of `capacity` bytes, of which `room` may be used.
 
     Raises:
@@ -382,7 +376,7 @@ def _placed(
     """
     reason = "its tensors do not fit side by side"
     for again in range(_PACKINGS):
-        placed = place(
+        placed = addresses.place(
             planned.graph, planned.plan, pool, room, THOROUGH.packings, again
         )
         if placed is None:

@@ -27,15 +27,9 @@ from lms.errors import (
 )
 from lms.ir.liveness import with_late_writes
 from lms.machine.ranks import joined
+from lms.planning import select
 from lms.planning.candidates import check_scopes
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
-from lms.planning.select import (
-    choose_plan_once,
-    fits,
-    plain_plan,
-    plan_step,
-    without_plan,
-)
 from lms.planning.settings import Settings
 from lms.report.page import Shown
 from lms.report.progress import tell
@@ -68,12 +62,7 @@ from lms.tf.measure.workload import (
     workload_here,
 )
 from lms.tf.offers import advice, floor_of, offers_of
-from lms.tf.passes.host_variables import (
-    HostVariables,
-    let_stay,
-    lies_on_host,
-    move_to_host,
-)
+from lms.tf.passes import host_variables
 from lms.tf.recovery import PreparedStep
 from lms.tf.several import StepOfDevices
 from lms.tf.uninterrupted import uninterrupted
@@ -125,7 +114,7 @@ class Captured:
     is_here: bool = True
     held_back: LMSError | None = None
     is_said: bool = False
-    on_host: HostVariables
+    on_host: host_variables.HostVariables
     rewrites: Rewrites = NOTHING
     devices: int = 1
 
@@ -171,7 +160,7 @@ class Captured:
                 found = first_plan(self, tried, self.settings)
         if prepared is None:
             handles = self.on_host.handles
-            HostVariables.of(self.step.variables, handles).come_back()
+            host_variables.HostVariables.of(self.step.variables, handles).come_back()
             error = self.refusal(tried)
             if isinstance(error, BudgetError):
                 error.is_certain = self._never_fits()
@@ -220,9 +209,9 @@ class Captured:
         assert self.again is not None
         with refused_in_words("plan a step"):
             for handle in rewrites.handles if self.kind != "plan" else ():
-                if not lies_on_host(handle):
+                if not host_variables.lies_on_host(handle):
                     with uninterrupted():
-                        move_to_host(handle)
+                        host_variables.move_to_host(handle)
             return self.again(self.settings, rewrites=rewrites)
 
     def plan(self, attempt: Attempt) -> tuple[PlannedStep, Seconds]:
@@ -243,7 +232,7 @@ class Captured:
             settings = replace(settings, host_memory=host // self.devices)
         if not self.is_here:
             host_memory = settings.host_memory
-            planned = plan_step(self.workload, settings, budget, host_memory)
+            planned = select.plan_step(self.workload, settings, budget, host_memory)
             return planned, time.perf_counter() - started
         if not attempt.unsealed:  # else it was told before
             _tell(self, budget)
@@ -252,11 +241,10 @@ class Captured:
         inputs = sum(out.size for op in given for out in op.outputs)
         room = host_budget(settings, inputs)
         with refused_in_words("plan a step"):
-            if settings.thresholds is None and not fits(workload.plain, budget):
+            if settings.thresholds is None and not select.fits(workload.plain, budget):
                 budget = with_holes(budget, self.device, workload.graph)
-            planned = plan_step(
-                workload, settings, budget, room, choose=choose_plan_once
-            )
+            choose = select.choose_plan_once
+            planned = select.plan_step(workload, settings, budget, room, choose=choose)
         if planned.reason is Reason.SMALL_HOST:
             _LOG.warning(
                 "The host has %s for swapped tensors, less than the fastest plan "
@@ -281,7 +269,7 @@ class Captured:
         if is_refusal:
             said = advice(error, self.kind, self.step, self.settings, self.budget)
             error.args = (f"{error}{said}",)
-        plain = without_plan(self.workload, self.budget)
+        plain = select.without_plan(self.workload, self.budget)
         report = report_of(self.kind, self.step, plain, 0.0)
         line = timeline_of(self.kind, self.step, plain)
         error.shown = Shown(report=report, timeline=line)
@@ -336,7 +324,7 @@ class Captured:
             _LOG.warning(said, self.kind, held_back)
         # The error must not keep frames and their tensors alive.
         held_back.__cause__ = held_back.__context__ = held_back.__traceback__ = None
-        planned = without_plan(self.workload, self.budget)
+        planned = select.without_plan(self.workload, self.budget)
         held = replace(self, held_back=held_back)
         return build([Outcome(attempt=attempt, step=held, planned=planned)], held)
 
@@ -427,9 +415,9 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
     here = frozenset(i for i, at in enumerate(places) if at == device.full_name)
     own = step.own and replace(step.own, here=here)
     step = replace(step, own=own, here=here)
-    on_host = HostVariables.of(step.variables)
+    on_host = host_variables.HostVariables.of(step.variables)
     for variable in traced.concrete.graph.variables if on_host.handles else ():
-        let_stay(variable)
+        host_variables.let_stay(variable)
     if on_host.handles or any(one.lists for one in of_all.values()):
         # TensorFlow's own step has none on the host.
         step = replace(step, own=None)
@@ -438,7 +426,7 @@ def capture(  # noqa: PLR0913 - a row of the table of attempts among them
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device)
-    if not fits(plain_plan((step.own or step).graph), budget):
+    if not select.fits(select.plain_plan((step.own or step).graph), budget):
         limit_workspace(step.graph, None if budget.total is None else budget.step)
     settings = replace(settings, replan=_may_replan(step, settings, kind))
     guesses = any(one.guesses for one in of_all.values())
@@ -504,7 +492,7 @@ def _can_come_back(captured: Captured) -> bool:
     beside = replace(budget, persistent=budget.persistent + size)
     plain = captured.workload.plain
     is_ample = beside.step * 100 >= plain.peak * _AMPLE_PERCENT
-    return bool(size) and (fits(plain, beside) or is_ample)
+    return bool(size) and (select.fits(plain, beside) or is_ample)
 
 
 def _measured(
@@ -536,7 +524,7 @@ def _may_replan(step: TracedStep, settings: Settings, kind: str) -> bool:
 def _tell(captured: Captured, budget: MemoryBudget) -> None:
     """Report at once that a step does not fit and is being planned."""
     plain = captured.workload.plain
-    if budget.total is None or fits(plain, budget):
+    if budget.total is None or select.fits(plain, budget):
         return
     needs = format_bytes(budget.persistent + plain.peak)
     tell(

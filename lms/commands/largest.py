@@ -3,9 +3,9 @@
     size ──build, trace──> does it fit as it is? ──plan──> how much longer does it take?
 
 Each size is captured and planned on the card, as `fit` does it: scratch is measured,
-the budget is what the card has left, and the plan is the first that `fit` would run. A
-size trains if it has a plan by the seconds of a reference card. Before `fit` refuses a
-step it tries these, too: so no measured second decides. Sizes have at most 5 binary
+the budget is what the card has left, and the plan is the first that `fit` would run.
+The last answer has a plan by the seconds of a reference card, too. Before `fit` refuses
+a step it tries these: so no measured second decides. Sizes have at most 5 binary
 digits, so neighbours differ by at most 1/16. The first and the last answer and the next
 size, which was refused, are neighbours.
 
@@ -182,9 +182,7 @@ class _Try:
         self.fits, self.times = fits(plain, budget), math.inf
         tell(f"LMS: size {size} {self.needs}" + ", and fits." * self.fits)
         with suppress(BudgetError, HostMemoryError):
-            if not self.fits:  # by seconds that no measurement changes
-                forecast(at_rates(captured.above_floor()))
-            self.report = forecast(captured).report
+            self.report = forecast(captured.above_floor()).report
             self.times = self.report.slowdown or 1.0
         self.said = f"{self.times:.2f} times" if self.report else "no plan"
         if not self.fits:
@@ -213,10 +211,13 @@ class _Search:
         # A refusal takes longer than a plan, so the search begins below.
         guess = max(above, self._near(above, tried.least, tried.total) - _BELOW)
         last, beyond = self._last(lambda tried: tried.report is not None, guess, plain)
+        while last > plain and not self._is_sure(last):
+            last, beyond = last - 1, last
         for times in _TIMES:
             low, high = self._within(times, plain, beyond)
             rows.append(self._row(f"within {times} times", low, high))
-        rows.append(self._row("at all", last, beyond))
+        why = "no sure plan" if self._at(beyond).report else ""
+        rows.append(self._row("at all", last, beyond, why))
         return Largest(device=self._device, rows=tuple(rows))
 
     def _last(
@@ -235,6 +236,13 @@ class _Search:
             if not low < place or 0 < high <= place:
                 place = (low + high) // 2
         return low, high
+
+    def _is_sure(self, place: int) -> bool:
+        """Tell whether a size has a plan by seconds that no measurement changes."""
+        captured, _ = self._capture(size_at(place) * self._multiple)
+        with suppress(BudgetError, HostMemoryError):
+            return bool(forecast(at_rates(captured.above_floor())))
+        return False
 
     def _near(self, place: int, need: Bytes, room: Bytes) -> int:
         """Guess the first place above the room; the need is a power of the size."""

@@ -153,8 +153,8 @@ def _add_training(command: argparse.ArgumentParser) -> None:
     add("--model", metavar="NAME", help=f"{text}unet3d/builders.py)")
     text = "loss, optimizer and rate: the case study's or nnU-Net's"
     add("--recipe", choices=RECIPES, default=RECIPES[0], help=text)
-    add("--filters", type=int, default=16, help="channels of the top level")
-    add("--depth", type=int, default=5, help="levels")
+    add("--filters", type=int, default=16, help="channels of the U-Net's top level")
+    add("--depth", type=int, default=5, help="levels of the U-Net")
     add("--batch-size", type=int, default=1, help="subjects per step")
     add("--epochs", type=int, default=300, help="most epochs")
     add("--steps-per-epoch", type=int, help="one pass over the subjects if left out")

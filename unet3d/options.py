@@ -27,6 +27,7 @@ __all__ = ["check_folder", "settle"]
 
 _UNSET = object()
 _SETTINGS = tuple(field.name for field in fields(Configuration))
+_OF_UNET = ("filters", "depth", "linear_heads")
 _AROUND = tuple(field.name for field in fields(Surroundings))
 
 
@@ -66,6 +67,13 @@ def settle(
 
 def _begin(settings: dict[str, Any], data: Path, given: dict[str, Any]) -> None:
     """Set what the data decides when a run begins."""
+    for name in _OF_UNET if (model := settings["model"]) else ():
+        if name in given:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(
+                f"`{option}` must come without --model, as only the U-Net has it, got "
+                f"{given[name]} with {model}. Leave out {option} or --model."
+            )
     chosen = choose_scheme(settings["label_scheme"], data)
     if chosen is None:
         raise _missing("--label-scheme")

@@ -155,6 +155,22 @@ def test_what_is_missing_is_named(
     assert rule in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--filters", "--depth"])
+@pytest.mark.parametrize("model", ["residual-encoder-m", "networks:build"])
+@pytest.mark.parametrize(
+    "command", [("train", "--output", "r"), ("plan", "--card", "t4")]
+)
+def test_the_unet_s_options_are_refused_with_another_network(
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+    model: str,
+    option: str,
+) -> None:
+    assert main([*command, "--data", "d", "--model", model, option, "4"]) == 2
+    rule = f"`{option}` must come without --model, as only the U-Net has it, got 4 with"
+    assert f"{rule} {model}. Leave out {option} or" in capsys.readouterr().err
+
+
 def test_a_job_of_many_decides_how_many_train(
     asked: Asked, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,11 +38,12 @@ with extra("unet3d"):
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-__all__ = ["MOST_SETS", "Slice", "draw_boxes", "draw_gallery", "draw_losses"]
+__all__ = ["MOST_SETS", "Log", "Slice", "draw_boxes", "draw_gallery", "draw_losses"]
 
 _COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 MOST_SETS = len(_COLOURS)
 _GRID = "#E4E4E4"
+Log = Sequence[Mapping[str, float]]  # a row of a run for each epoch
 # Regions from the outside in.
 _OVERLAY = (GREEN, ORANGE, VERMILION, PURPLE, SKY, BLUE)
 
@@ -104,10 +105,11 @@ def draw_boxes(  # noqa: PLR0913 - values, and the words around them
     save(figure, path)
 
 
-def draw_losses(
-    logs: Mapping[str, Sequence[Mapping[str, float]]], path: Path, *, note: str
-) -> None:
-    """Draw loss and Dice over epochs, training dashed and validation solid."""
+def draw_losses(logs: Mapping[str, Sequence[Log]], path: Path, *, note: str) -> None:
+    """Draw loss and Dice over epochs, training dashed and validation solid.
+
+    Runs of one set have one colour.
+    """
     figure = new_figure(10, 4.4, title="Training", note=_shown(note))
     panels: Any = figure.subplots(1, 2)
     top = 0.78  # room for the names
@@ -116,7 +118,8 @@ def draw_losses(
     for axes, (column, label) in zip(panels, names.items(), strict=True):
         _lined(axes)
         highest = 1.0
-        for (_, rows), colour in zip(logs.items(), _COLOURS, strict=False):
+        coloured = zip(logs.values(), _COLOURS, strict=False)
+        for rows, colour in ((rows, c) for runs, c in coloured for rows in runs):
             epochs = [row["epoch"] + 1 for row in rows]
             for prefix, style in (("", (0, (4, 2))), ("val_", "-")):
                 heights = [row[prefix + column] for row in rows]

@@ -2,13 +2,12 @@
 
 import csv
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from unet3d.data import brain_box, to_regions
 from unet3d.evaluation import Score
-from unet3d.figures import Slice
+from unet3d.figures import Log, Slice
 from unet3d.prediction_sets import PredictionSet, read_prediction
 from unet3d.reading import Labels, read_images, read_labels
 from unet3d.schemes import LabelScheme
@@ -61,15 +60,15 @@ def gather_slice(
     )
 
 
-def read_logs(sets: Sequence[PredictionSet]) -> dict[str, list[dict[str, float]]]:
-    """Read the logs of the sets' runs, by set name; of several the first."""
-    logs: dict[str, list[dict[str, float]]] = {}
-    for group in sets:
-        path = None if group.run is None else Path(group.run) / "log.csv"
-        if path is None or not path.is_file() or group.name in logs:
-            continue
-        rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
-        logs[group.name] = [{k: float(v) for k, v in row.items()} for row in rows]
+def read_logs(sets: Sequence[PredictionSet]) -> dict[str, list[Log]]:
+    """Read the logs of the sets' runs, where they are known, by set name."""
+    logs: dict[str, list[Log]] = {}
+    runs = dict.fromkeys((group.name, run) for group in sets for run in group.runs)
+    for name, run in runs:
+        if (path := run / "log.csv").is_file():
+            rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+            own = [{k: float(v) for k, v in row.items()} for row in rows]
+            logs.setdefault(name, []).append(own)
     return logs
 
 

@@ -23,7 +23,7 @@ __all__ += ["read_cube", "read_prediction"]
 class PredictionSet:
     """One folder of predictions; sets of one name are averaged, or pooled if apart.
 
-    `predict` wrote its `run` and the `promised` subjects; None if not known. `suffix`
+    `predict` wrote its `runs`, and the `promised` subjects, None if not known. `suffix`
     follows the subject's name in the name of a file.
     """
 
@@ -31,7 +31,7 @@ class PredictionSet:
     folder: Path
     scheme: LabelScheme
     subjects: tuple[str, ...]
-    run: Path | None
+    runs: tuple[Path, ...] = ()
     promised: tuple[str, ...] | None = None
     suffix: str = ""
 
@@ -46,15 +46,15 @@ def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
             f"`predictions` must be folders of NIfTI files, got '{folder}' without "
             "any. Pass what `predict` wrote."
         )
-    run = promised = None
+    runs, promised = (), None
     if (folder / "predictions.json").is_file():
-        scheme, run, promised = _origin(folder / "predictions.json")
+        scheme, runs, promised = _origin(folder / "predictions.json")
     return PredictionSet(
         name=name,
         folder=folder,
         scheme=scheme,
         subjects=tuple(sorted(names)),
-        run=run,
+        runs=runs,
         promised=promised,
     )
 
@@ -166,7 +166,9 @@ def _pools(sets: Sequence[PredictionSet]) -> list[list[PredictionSet]]:
     return pools
 
 
-def _origin(path: Path) -> tuple[LabelScheme, Path, tuple[str, ...] | None]:
+def _origin(
+    path: Path,
+) -> tuple[LabelScheme, tuple[Path, ...], tuple[str, ...] | None]:
     said = read_json(path)
     try:
         named = "scheme" not in said
@@ -175,8 +177,9 @@ def _origin(path: Path) -> tuple[LabelScheme, Path, tuple[str, ...] | None]:
             if named
             else as_data(said["scheme"], LabelScheme)
         )
-        run = Path(said["run"])
-        return scheme, run, tuple(said["subjects"]) if "subjects" in said else None
+        runs = said["runs"] if "runs" in said else [said["run"]]
+        promised = tuple(said["subjects"]) if "subjects" in said else None
+        return scheme, tuple(map(Path, runs)), promised
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"`{path}` must say label scheme and run, got a file without ({error!r}). "

@@ -265,9 +265,31 @@ def test_losses_above_1_are_drawn_whole(
         {"epoch": k, "loss": loss, "val_loss": validated} | both
         for k, (loss, validated) in enumerate(losses)
     ]
-    draw_losses({"A": rows}, tmp_path / "x.png", note="")
+    draw_losses({"A": [rows]}, tmp_path / "x.png", note="")
     assert drawn[0].axes[0].get_ylim() == pytest.approx((0, 1.02 * 1.4))
     assert drawn[0].axes[1].get_ylim() == pytest.approx((0, 1.02))
+
+
+def test_each_run_of_pooled_folds_has_its_losses(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = list[Figure]()
+    monkeypatch.setattr("unet3d.figures.save", lambda f, *_, **__: drawn.append(f))
+    folders = [fill(tmp_path / "all", 9), fill(tmp_path / "no_rim", 4)]
+    runs = [tmp_path / f"fold{k}" for k in range(3)]
+    columns = [p + c for p in ("", "val_") for c in ("loss", "dice_coefficient")]
+    for run in runs:
+        run.mkdir()
+        lines = [",".join(["epoch", *columns]), "0,0.5,0.5,0.5,0.5"]
+        (run / "log.csv").write_text("\n".join(lines))
+    for folder, own in zip(folders, (runs[:2], runs[2:]), strict=True):
+        said = {"label scheme": "brats2017", "runs": [str(run) for run in own]}
+        (folder / "predictions.json").write_text(json.dumps(said))
+    assert evaluate(data, folders, tmp_path / "report", "--names", "A", "B") == 0
+    (losses,) = [f for f in drawn if len(f.axes) == 2]
+    colours = [str(line.get_color()) for line in losses.axes[0].lines]
+    # A line for training and one for validation, of two folds and of one run.
+    assert [colours.count(c) for c in dict.fromkeys(colours)] == [4, 2]
 
 
 def test_the_gallery_shows_small_regions_and_names_the_worst(

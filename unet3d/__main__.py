@@ -168,7 +168,8 @@ def _add_training(command: argparse.ArgumentParser) -> None:
         "--budget", type=_by(_size), metavar="SIZE", help="device memory, such as 12GiB"
     )
     add("--mixed-precision", action="store_true", help="activations in float16")
-    add("--linear-heads", action="store_true", help="heads without normalisation")
+    text = "heads without normalisation, as always where labels exclude each other"
+    add("--linear-heads", action="store_true", help=text)
     boolean = argparse.BooleanOptionalAction
     add("--augment", dest="varied", action=boolean, default=True, help="vary examples")
     text = "workers of this host to train on, each with a GPU of its own; leave it out "

@@ -114,6 +114,17 @@ def test_a_run_of_each_kind_of_data_goes_on(
         assert gone_on.configuration == options.configuration
 
 
+def test_labels_that_exclude_each_other_have_linear_heads(
+    asked: Asked, tmp_path: Path
+) -> None:
+    for kind, linear in ((nnunet, True), (brats, False), (decathlon, False)):
+        data = tmp_path / kind.__name__
+        words = kind(data)
+        options = asked("--data", data, "--output", tmp_path / "run", *words)
+        found = options.configuration
+        assert (found.softmax, found.linear_heads) == (linear, linear)
+
+
 @pytest.mark.parametrize(
     ("words", "rule"),
     [

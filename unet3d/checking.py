@@ -233,6 +233,7 @@ def _together(
     labelled: bool,
 ) -> DataSet:
     tests = {files.name for files in found.subjects if files.is_test}
+    bare = tests & {files.name for files in found.subjects if files.labels is None}
     truths = [subject for subject in subjects if subject.name not in tests]
     usable = [subject.name for subject in truths if not subject.reasons]
     patients = by_patient(usable, rule)
@@ -251,7 +252,7 @@ def _together(
         patients=patients,
         reasons=tuple(reasons),
         warnings=tuple(warnings),
-        unlabelled=tuple(sorted(tests)) if labelled else (),
+        unlabelled=tuple(sorted(bare)) if labelled else (),
     )
 
 

@@ -1,6 +1,7 @@
 """A subject's files, and the subjects that nnU-Net or the Decathlon lists.
 
-    nnU-Net raw   imagesTr/<name>_0000.nii.gz  _0001 ..., labelsTr/<name>.nii.gz
+    nnU-Net raw   imagesTr/<name>_0000.nii.gz  _0001 ..., labelsTr/<name>.nii.gz;
+                  imagesTs, and labelsTs where test scans are to be scored
     Decathlon     one file of all volumes per subject, or of one where there is one
 
 Source: nnU-Net's documentation of its dataset format, first version and second.
@@ -183,22 +184,27 @@ def _cases(
         several = isinstance(image, list)
         parts = [data / i for i in image] if several else _parts(data / image, channels)
         yield parts, data / entry["label"], False
+    tested = _in_folder(data, "labelsTs")
     for image in listing.get("test", []):
-        yield _parts(data / image, channels), None, True
+        parts = _parts(data / image, channels)
+        yield parts, tested.get(stem_of(Path(image).name)), True
     for entry in listing.get("dataset", {}).values():
         yield [data / image for image in entry["images"]], data / entry["label"], False
     if "training" in listing or "dataset" in listing:
         return
-    for folder, truth in (("imagesTr", "labelsTr"), ("imagesTs", "")):
-        images, labels = _in_folder(data, folder), _in_folder(data, truth)
+    for folder, labels in (
+        ("imagesTr", _in_folder(data, "labelsTr")),
+        ("imagesTs", tested),
+    ):
+        images, is_test = _in_folder(data, folder), folder == "imagesTs"
         numbered = {s[:-5] for s in images if re.search(r"_\d{4}$", s)}
         for name in sorted(numbered | {*labels}):
             stems = [f"{name}_{k:04d}" for k in range(channels)]
             parts = [images.get(s, data / folder / f"{s}.nii.gz") for s in stems]
             if name in images and name not in numbered:
                 parts = [images[name]]
-            label = labels.get(name, data / truth / f"{name}.nii.gz")
-            yield parts, label if truth else None, not truth
+            label = None if is_test else data / "labelsTr" / f"{name}.nii.gz"
+            yield parts, labels.get(name, label), is_test
 
 
 def _in_folder(data: Path, name: str) -> dict[str, Path]:

@@ -155,12 +155,14 @@ def missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
             f"`folder` must hold the segmentation too, got subject {files.name} with "
             f"{dead[0].name}, {not_fetched(dead[0])}, or leave the subject out."
         )
-    beside = ", ".join(path.name for path in files.others)
+    wanted, beside = f"{files.name}_seg", ", ".join(path.name for path in files.others)
+    if folder.name.lower() in ("imagestr", "imagests"):
+        wanted = folder.with_name(f"labels{folder.name[6:]}") / files.name
     asked = f", with {beside}: is it one of them? Save" if beside else ". Add"
     return FileNotFoundError(
         f"`folder` must hold the segmentation too, got subject {files.name} without "
-        f"its segmentation in {folder}{asked} it as {files.name}_seg.nii.gz, or leave "
-        "the subject out."
+        f"its segmentation in {folder}{asked} it as {wanted}.nii.gz, or leave the "
+        "subject out."
     )
 
 

@@ -92,8 +92,12 @@ def evaluate(  # noqa: PLR0913 - what with what, and how
     if size is not None:
         check_size(size)
     found = find_subjects(truth, scheme.channels)
-    labelled = {files.name for files in found.subjects if files.labels is not None}
     sets = [named_alike(group, found.names) for group in sets]
+    named = {name for group in sets for name in group.subjects}
+    # Test scans are no part of a cross-validation, and the reverse.
+    kinds = {files.is_test for files in found.subjects if files.name in named}
+    truths = (files for files in found.subjects if files.is_test in kinds)
+    labelled = {files.name for files in truths if files.labels is not None}
     lost = check_complete(sets, labelled, skip_bad=skip_bad)
     names, left_out = common_subjects(sets, skip_bad=skip_bad)
     told = {problem.name for problem in lost}

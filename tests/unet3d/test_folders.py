@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unet3d.tiny import save, volumes, write_decathlon, write_folder
+from unet3d.__main__ import main
 from unet3d.checking import check_data
 from unet3d.schemes import MODALITIES, choose_scheme
 from unet3d.subjects import find_subjects
@@ -85,6 +86,27 @@ def test_scans_without_labels_are_named(tmp_path: Path) -> None:
     found = check_data(data, choose_scheme(None, data))
     assert found.is_sound
     assert found.unlabelled == ("c",)
+
+
+@pytest.mark.parametrize(
+    "parts", [{}, {"training": [], "test": ["./imagesTs/c.nii.gz"]}]
+)
+def test_predicted_test_scans_are_scored_where_they_have_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], parts: dict[str, list[str]]
+) -> None:
+    data, found = write_nnunet(tmp_path / "Dataset001_Knee"), tmp_path / "predicted"
+    (data / "dataset.json").write_text(json.dumps(KNEE | parts))
+    labels = volumes((1, 2, 2))[-1]
+    words = ["evaluate", "--truth", data, "--predictions", found, "--output", tmp_path]
+    save(found / "c.nii.gz", labels * (labels == 1))
+    assert main(list(map(str, words))) == 2
+    assert f"Add it as {data}/labelsTs/c.nii.gz" in capsys.readouterr().err
+    save(data / "labelsTs" / "c.nii.gz", labels)
+    assert main(list(map(str, words))) == 0
+    assert "Not predicted" not in capsys.readouterr().err  # of a and b
+    scores = json.loads((tmp_path / "report.json").read_text())["scores"]
+    assert [score["dice"] for score in scores] == [1, 0]
+    assert check_data(data, choose_scheme(None, data)).unlabelled == ()
 
 
 def test_no_folder_of_images_is_proposed_for_labels(tmp_path: Path) -> None:

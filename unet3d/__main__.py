@@ -127,7 +127,10 @@ def _add_train(commands: Any) -> None:
 def _add_plan(commands: Any) -> None:
     text = "predict memory and time of a training on a card; nothing is trained"
     command = _command(commands, "plan", text, _plan)
-    text = "a card such as rtx-3090, or its memory, such as 12GiB"
+    text = (
+        "a card such as rtx-3090, its numbers as for lms plan, or its memory, such as "
+    )
+    text += "12GiB, at the rates of the known card of the nearest memory"
     command.add_argument("--card", required=True, help=text)
     _add_training(command)
 

@@ -27,7 +27,10 @@ __all__ = ["check_folder", "settle"]
 
 _UNSET = object()
 _SETTINGS = tuple(field.name for field in fields(Configuration))
-_OF_UNET = ("filters", "depth", "linear_heads")
+# Options that another one makes void, and why.
+_UNET = ("model", "only the U-Net has it")
+_VOID = {"filters": _UNET, "depth": _UNET, "linear_heads": _UNET}
+_VOID |= {"size": ("patch", "patches are not resized")}
 _AROUND = tuple(field.name for field in fields(Surroundings))
 
 
@@ -67,12 +70,12 @@ def settle(
 
 def _begin(settings: dict[str, Any], data: Path, given: dict[str, Any]) -> None:
     """Set what the data decides when a run begins."""
-    for name in _OF_UNET if (model := settings["model"]) else ():
-        if name in given:
+    for name, (other, reason) in _VOID.items():
+        if name in given and given.get(other):
             option = "--" + name.replace("_", "-")
             raise ValueError(
-                f"`{option}` must come without --model, as only the U-Net has it, got "
-                f"{given[name]} with {model}. Leave out {option} or --model."
+                f"`{option}` must come without --{other}, as {reason}, got "
+                f"{given[name]} with {given[other]}. Leave out {option} or --{other}."
             )
     chosen = choose_scheme(settings["label_scheme"], data)
     if chosen is None:

@@ -7,6 +7,7 @@ Nothing is trained and no card is needed: seconds are a roofline's.
 Known weakness: as of `python -m lms plan`, whose forecasts these are.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from rich.table import Table
 
 from lms import BudgetError, StepReport
 from lms.commands.forecast import forecast, training_of
-from lms.machine.hardware import PRESETS, Hardware
+from lms.machine.hardware import PRESETS, Hardware, find_hardware
 from lms.planning.settings import Settings
 from lms.units import format_bytes, format_seconds, parse_size
 from unet3d.common import median_grid
@@ -31,23 +32,25 @@ from unet3d.training import build_for, precision_of
 __all__ = ["NO_PLAN", "card_named", "plan"]
 
 NO_PLAN = 3  # the exit status where the size that was asked for has no plan
-_RATES = "a100-pcie4"  # of a card of which the memory alone is given
 _SHARE = 0.8  # of the subjects train
 
 
 def card_named(text: str) -> Hardware:
-    """Return a card by its name, or by its memory, with an A100's rates."""
-    if text in PRESETS:
-        return PRESETS[text]
+    """Return a card by its name, its numbers, or its memory.
+
+    Of memory alone the rates are those of the known card of the nearest memory.
+    """
     try:
-        memory = parse_size(text, name="card")
+        return find_hardware(text)
     except ValueError as error:
-        raise ValueError(
-            f"`card` must be one of {', '.join(PRESETS)}, or memory such as 12GiB, got "
-            f"'{text}'. Choose one."
-        ) from error
-    name = f"{text} of memory, at the rates of {PRESETS[_RATES].name}"
-    return replace(PRESETS[_RATES], name=name, memory=memory)
+        if not re.match(r"[\d.]+ *[KMGT]i?B$", text, re.IGNORECASE):
+            raise ValueError(f"{error} Or by its memory, such as 12GiB.") from error
+    memory = parse_size(text, name="card")
+    sold = {card: re.search(r"(\d+) GB", card.name) for card in PRESETS.values()}
+    sizes = {card: int(found[1]) << 30 for card, found in sold.items() if found}
+    near = min(sizes, key=lambda card: abs(sizes[card] - memory))
+    name = f"{text} of memory, at the rates of {near.name}"
+    return replace(near, name=name, memory=memory)
 
 
 def plan(configuration: Configuration, card: Hardware, console: Console) -> int:
@@ -80,6 +83,8 @@ def plan(configuration: Configuration, card: Hardware, console: Console) -> int:
     console.print(table)
     largest = in_words(shapes[low - 1]) if low else "none"
     console.print(f"Largest {kind} of this network that fits: {largest}.")
+    if low == len(shapes):
+        console.print("The scans' median size is the limit here, not the card.")
     return 0 if is_planned else NO_PLAN
 
 

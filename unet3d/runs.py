@@ -160,8 +160,11 @@ def write_configuration(
     around: Surroundings = Surroundings(),
 ) -> None:
     """Write a run's settings, and the versions of Python and packages."""
+    settings = asdict(configuration)
+    if configuration.patch:
+        del settings["size"]  # nothing is resized
     content = {
-        "configuration": asdict(configuration),
+        "configuration": settings,
         "surroundings": asdict(around),
         "versions": versions(),
         "left out": list(left_out),

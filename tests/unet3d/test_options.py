@@ -1,6 +1,7 @@
 """Options of a training, from words and from the run that goes on."""
 
 import argparse
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -180,6 +181,20 @@ def test_the_unet_s_options_are_refused_with_another_network(
     assert main([*command, "--data", "d", "--model", model, option, "4"]) == 2
     rule = f"`{option}` must come without --model, as only the U-Net has it, got 4 with"
     assert f"{rule} {model}. Leave out {option} or" in capsys.readouterr().err
+
+
+def test_patches_have_no_size(
+    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--data", write_decathlon(tmp_path), "--patch", 16, "--spacing", "keep")
+    assert main(["train", *map(str, words), "--size", "96"]) == 2
+    rule = "`--size` must come without --patch, as patches are not resized, got 96 with"
+    assert rule in capsys.readouterr().err
+    options = asked(*words, "--output", tmp_path / "run")
+    write_configuration(tmp_path / "run", options.configuration)
+    kept = json.loads((tmp_path / "run" / "configuration.json").read_text())
+    assert "size" not in kept["configuration"]
+    assert configured(tmp_path / "run") == options.configuration
 
 
 def test_a_job_of_many_decides_how_many_train(

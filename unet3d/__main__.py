@@ -299,7 +299,7 @@ def _check(options: argparse.Namespace, console: Console) -> int:
 
     return check(
         options.data,
-        choose_scheme(options.label_scheme, options.data),
+        choose_scheme(options.label_scheme, options.data, bare=options.unlabelled),
         group_by=options.group_by,
         labelled=not options.unlabelled,
         json=options.json,

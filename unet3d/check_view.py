@@ -55,8 +55,9 @@ def _show(found: DataSet, console: Console) -> None:
     _list(console, "`train` refuses the data set:", found.reasons, "red")
     warned = grouped((s.name, w) for s in found.subjects for w in s.warnings)
     told = [f"{warning}: {some(names)}" for warning, names in warned.items()]
-    _list(console, "Warnings:", [*found.warnings, *told], "yellow")
-    console.print(_table(found))
+    warnings = [*found.warnings, *told]
+    _list(console, "Warnings:", warnings, "yellow")
+    console.print(_table(found, len(warnings)))
 
 
 def _list(console: Console, title: str, lines: Iterable[str], style: str) -> None:
@@ -67,14 +68,13 @@ def _list(console: Console, title: str, lines: Iterable[str], style: str) -> Non
         console.print(f"  - {line}", markup=False, highlight=False)
 
 
-def _table(found: DataSet) -> Table:
+def _table(found: DataSet, warnings: int) -> Table:
     table = Table(title="Checked", show_header=False)
-    warned = sum(bool(subject.warnings) for subject in found.subjects)
     labels = sorted({v for subject in found.subjects for v in subject.labels or ()})
     rows = {
         "subjects": str(len(found.subjects)),
         "bad": str(len(found.bad)),
-        "with warnings": str(warned),
+        "warnings": str(warnings),
         "patients of good subjects": str(len(found.patients)),
         "without labels": some(found.unlabelled) or "none",
         "voxels (x, y, z)": _counts(subject.shape for subject in found.subjects),

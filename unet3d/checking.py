@@ -86,7 +86,7 @@ def check_data(
     """Look at every subject of a data set."""
     check_rule(group_by)
     channels = scheme.channels if scheme else MODALITIES
-    found = find_subjects(data, channels)
+    found = find_subjects(data, channels, bare=not labelled)
     if not labelled:
         found = _without_labels(found)
     results = sorted((*found.subjects, *found.problems), key=lambda r: r.name)

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import Progress
 
+from lms.errors import HostMemoryError
 from lms.storage.files import draft_of
 from unet3d.cache import SKIP, usable
 from unet3d.checkpoints import load_weights
@@ -75,7 +76,8 @@ class Style:
         """Refuse patches that overlap entirely, or leave gaps."""
         if not 0 < self.step <= 1:
             raise ValueError(
-                f"`step` must be above 0 and at most 1 patch, got {self.step}. Use 0.5."
+                f"`--step-size` must be above 0 and at most 1 patch, got {self.step}. "
+                "Use 0.5."
             )
 
 
@@ -149,8 +151,10 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
             _segment(networks, files, output, style, room)
             names.append(files.name)
             log(bars, f"Segmented {files.name}, {len(names)} of {len(chosen)}")
-        except ValueError as error:
+        except (ValueError, HostMemoryError) as error:
             if not skip_bad:
+                if isinstance(error, HostMemoryError):  # the subject is not bad
+                    raise
                 raise ValueError(f"{error} {SKIP}") from error
             problems.append(Problem(name=files.name, message=str(error)))
             (output / f"{files.name}.nii.gz").unlink(missing_ok=True)  # stale

@@ -54,6 +54,7 @@ RULES = {
         "Missing scores are left out."
     ),
 }
+_AREA = "HD95 counts voxels of the surface; lesion-wise, as in BraTS 2023, its area."
 _TITLES = {"dice": "Dice per subject", "hd95": "HD95 per subject"}
 _TITLES |= {"lesion_dice": "Lesion-wise Dice per subject"}
 _LABELS = {"dice": "Dice", "hd95": "HD95 (mm)"}
@@ -188,7 +189,8 @@ def write_report(
 
 def summary_table(report: Report) -> Table:
     """Make the table of summaries, with the rule for empty regions beneath."""
-    table = Table(title=f"Scores, {_grid(report.size)}", caption=RULES[report.rule])
+    caption = f"{RULES[report.rule]} {_AREA}"
+    table = Table(title=f"Scores, {_grid(report.size)}", caption=caption)
     columns = ("set", "region", "measure", "n", "missed", "mean", "median", "quartiles")
     for column in columns:
         table.add_column(column, justify="left" if column in "set region" else "right")

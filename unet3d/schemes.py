@@ -170,12 +170,19 @@ def scheme_named(name: str) -> LabelScheme:
     )
 
 
-def choose_scheme(name: str | None, data: Path) -> LabelScheme | None:
-    """Find a data set's scheme: by name, or the data's own; None if none is known."""
+def choose_scheme(
+    name: str | None, data: Path, *, bare: bool = False
+) -> LabelScheme | None:
+    """Find a data set's scheme: by name, or the data's own; None if none is known.
+
+    With `bare` that of the folder above counts for a folder of images.
+    """
     refuse_folder_above(data)
     path = data / LISTING
     is_part = re.match(r"(?i)(images|labels)t[rs]$", data.name) and not path.is_file()
     if is_part and (data.parent / LISTING).is_file():
+        if bare:
+            return choose_scheme(name, data.parent)
         raise ValueError(
             f"`data` must be the folder of {LISTING}, got '{data}'. Pass {data.parent}."
         )

@@ -23,6 +23,10 @@ BraTS challenges for its rule: 373.13 mm is the diagonal of 240 x 240 x 155 mm; 
 BraTS 2023 (github.com/rachitsaluja/BraTS-2023-Metrics) for lesions of gliomas, with
 DeepMind's surface-distance, which weighs surface by its area.
 
+The two HD95 differ for a lesion that is the whole region: where predictions miss by a
+voxel here and there, above 5% of the surface's voxels but below 5% of its area, HD95 is
+the side of a voxel and lesion-wise HD95 is 0.
+
 Known weaknesses: axes are taken to be at right angles, and dilation counts voxels of
 any size, both as in BraTS.
 """

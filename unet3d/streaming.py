@@ -22,6 +22,7 @@ import psutil
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from lms.errors import HostMemoryError
 from lms.units import format_bytes
 from unet3d.data import resize_channels
 from unet3d.extras import ndimage
@@ -88,7 +89,7 @@ def find_room(
     With `kept` all probabilities are held. None limits to half of the free bytes.
 
     Raises:
-        ValueError: If no pieces are small enough; names the least bytes.
+        HostMemoryError: If no pieces are small enough; names the least bytes.
     """
     shape, spacing = header_grid(files) or ((0, 0, 0), (1.0, 1.0, 1.0))
     labels, voxels = models[0][0].output_shape[-1], prod(shape)
@@ -115,11 +116,13 @@ def find_room(
                 host=least,
                 device=device,
             )
-    raise ValueError(
+    advice = "Raise --host-memory" if limit else "Free some, or set --host-memory"
+    if kept:
+        advice += ", or leave out --save-probabilities"
+    raise HostMemoryError(
         f"`host memory` must be at least {format_bytes(least, at_least=True)} for "
         f"subject {files.name}, {in_words(shape)} voxels and {labels} probabilities, "
-        f"got {format_bytes(most)}. Free some, raise --host-memory, or leave out "
-        "--save-probabilities."
+        f"got {format_bytes(most)}. {advice}."
     )
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.unet3d.tiny import save, volumes, write_decathlon, write_folder
@@ -107,6 +108,23 @@ def test_predicted_test_scans_are_scored_where_they_have_labels(
     scores = json.loads((tmp_path / "report.json").read_text())["scores"]
     assert [score["dice"] for score in scores] == [1, 0]
     assert check_data(data, choose_scheme(None, data)).unlabelled == ()
+
+
+def test_a_folder_of_images_is_checked_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_nnunet(tmp_path / "Dataset001_Knee")
+    save(data / "imagesTs" / "d_0000.nii.gz", volumes()[0], np.diag([-1, -1, 2, 1.0]))
+    save(data / "imagesTs" / "d_0001.nii.gz", volumes()[1], np.diag([-1, -1, 2, 1.0]))
+    words = ["check", "--data", str(data / "imagesTs"), "--unlabelled"]
+    assert main(words) == 0
+    told = capsys.readouterr().out
+    assert "spacings differ between subjects" in told
+    rows = [line.split() for line in told.splitlines()]
+    assert [row[3] for row in rows if row[1:2] == ["subjects"]] == ["2"]
+    assert [row[3] for row in rows if row[1:2] == ["warnings"]] == ["2"]
+    assert told.count("  - ") == 2
+    assert main(words[:-1]) == 2
 
 
 def test_no_folder_of_images_is_proposed_for_labels(tmp_path: Path) -> None:

@@ -102,6 +102,19 @@ def test_hd95_is_the_larger_direction_in_millimetres() -> None:
     assert hd95(cube(2, 6), cube(2, 10), (1.0, 1.0, 2.0)) == pytest.approx(8.0)
 
 
+def test_hd95_counts_voxels_and_lesion_wise_hd95_the_area() -> None:
+    truth = np.zeros((6, 10, 10), np.bool_)
+    truth[1:5, 1:9, 1:9] = True
+    found = truth.copy()
+    found[1, 1, 1:9], found[1, 8, 1:9] = False, False
+    # 16 of the truth's 184 surface voxels, an edge each, are 1 mm away; the surface
+    # moves by half a voxel there.
+    assert hd95(truth, found, (1.0, 1.0, 1.0)) == 1
+    dice_of_it, distance = lesion_scores(truth, found, (1.0, 1.0, 1.0))
+    assert dice_of_it == pytest.approx(2 * 240 / (256 + 240))
+    assert distance == 0
+
+
 def reference(truth: Any, found: Any, spacing: Any) -> tuple[float, float]:
     """The published rule by floods from voxel to voxel, with nothing of the code."""
     import surface_distance

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
+from lms.errors import HostMemoryError
 from tests.unet3d.test_validation import settings, write_knees
 from tests.unet3d.tiny import save
 from unet3d.data import resize_channels
@@ -97,9 +98,10 @@ def test_the_fewest_pieces_are_chosen_and_too_little_memory_is_named(
     assert rows == sorted(rows)
     assert rows[0] == 0
     assert rows[-1] > 1
-    with pytest.raises(ValueError, match=r"`host memory` must be at least .* got 1.00"):
+    rule = r"`host memory` must be at least .* got 1.00 GiB. Raise --host-memory\.$"
+    with pytest.raises(HostMemoryError, match=rule):
         find_room(files, models, None, 2**30, kept=False)
-    with pytest.raises(ValueError, match="leave out --save-probabilities"):
+    with pytest.raises(HostMemoryError, match="memory, or leave out --save-probabilit"):
         find_room(files, models, None, 6 * 2**30, kept=True)
 
 

@@ -189,6 +189,8 @@ def _add_training(command: argparse.ArgumentParser) -> None:
     text += "--data, --epochs, --lms, --budget, --workers and --cache may change"
     add("--resume", nargs="?", type=Path, const=True, metavar="FOLDER", help=text)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    text = "write losses, Dice, peak and swapped bytes to RUN/tensorboard"
+    add("--tensorboard", action="store_true", help=text)
     add("--cache", type=Path, default=Path(base) / "unet3d", help="prepared subjects")
     _add_skip(command)
 
@@ -338,6 +340,7 @@ def _train(options: argparse.Namespace, console: Console) -> int:
                 skip_bad=options.skip_bad,
                 progress=progress,
                 workers=workers,
+                tensorboard=options.tensorboard,
             )
     except tf.errors.ResourceExhaustedError as error:
         volume = in_words(options.configuration.shape)

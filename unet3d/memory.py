@@ -1,6 +1,7 @@
 """Large model support for a training; texts of its progress and its memory."""
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.progress import Progress
 
 from lms import LMSCallback, LMSError, StepReport
 from lms.commands.forecast import captured_for, forecast
+from lms.errors import extra
 from lms.machine.hardware import Hardware
 from lms.planning.settings import Settings
 from lms.report.step import headline
@@ -25,7 +27,7 @@ from unet3d.lines import log, tell
 from unet3d.runs import Configuration
 
 __all__ = ["Shown", "computes", "memory_in_words", "memory_support"]
-__all__ += ["plan_in_words", "prediction_bytes", "write_memory"]
+__all__ += ["plan_in_words", "prediction_bytes", "scalar_writers", "write_memory"]
 
 _ADDED = 32_768  # float32 values: a dry card may compute up to 16 KiB
 
@@ -133,6 +135,19 @@ def memory_in_words(swapping: LMSCallback | None) -> str:
     if report is not None and report.swap_count:
         words.append(f"{format_bytes(report.swapped_out_bytes)} swapped in each step")
     return ", ".join(words)
+
+
+def scalar_writers(run: Path, swapping: LMSCallback | None) -> list[Any]:
+    """Make the callbacks that write logs and swapped bytes for TensorBoard."""
+    with extra("tensorboard"):
+        import_module("tensorboard")  # what Keras's callback writes with
+
+    def add(_: int, logs: dict[str, Any]) -> None:
+        report = None if swapping is None else _training(swapping)
+        logs["lms_swapped"] = report.swapped_out_bytes if report else 0
+
+    writer = keras.callbacks.TensorBoard(str(run / "tensorboard"), write_graph=False)
+    return [keras.callbacks.LambdaCallback(on_epoch_end=add), writer]
 
 
 def write_memory(run: Path, swapping: LMSCallback | None, workers: Workers) -> None:

@@ -6,6 +6,7 @@ RUN/state.npz             the whole training state after each epoch
 RUN/log.csv               one line per epoch
 RUN/best.weights.h5       weights of the epoch with the best validation Dice
 RUN/last.weights.h5       weights of the last epoch
+RUN/tensorboard/          scalars for TensorBoard; only with --tensorboard
 RUN/memory.json           memory and seconds of each step, planned and measured
 RUN/plan.json             the plan of the step; only where a step was planned
 """

@@ -37,6 +37,7 @@ from unet3d.memory import (
     memory_in_words,
     memory_support,
     plan_in_words,
+    scalar_writers,
     write_memory,
 )
 from unet3d.model import build_unet, check_divisible
@@ -89,13 +90,14 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
     skip_bad: bool = False,
     progress: Progress | None = None,
     workers: Workers = ALONE,
+    tensorboard: bool = False,
 ) -> Outcome:
     """Train, or resume a training.
 
     Several workers (`lms.join`) call this with the same arguments: each takes its part
     of the subjects, the learning rate grows with their number, and the chief writes.
     All workers must see the same folders. `split` is a file; None draws a split, or
-    takes the run's when resuming.
+    takes the run's when resuming. `tensorboard` writes scalars to RUN/tensorboard.
 
     For weights that are equal bit for bit after a kill, turn on
     `tf.config.experimental.enable_op_determinism` first, as the command line does.
@@ -139,7 +141,8 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
             for how in (seen, options | {"size": None})
         )
         history = _fit(
-            model, configuration, run, chosen, (loads, wholes), bars, workers
+            *(model, configuration, run, chosen, (loads, wholes), bars, workers),
+            scalars=tensorboard,
         )
     return Outcome(
         epochs=len(history),
@@ -261,6 +264,8 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     every: tuple[dict[str, Load], dict[str, Load]],
     bars: Progress,
     workers: Workers,
+    *,
+    scalars: bool,
 ) -> list[dict[str, float]]:
     failed = list[Exception]()
     loads, wholes = (
@@ -304,6 +309,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     )
     averaging = DataParallel(workers)
     callbacks = [averaging, *([swapping] if swapping else []), *watching, point, shown]
+    callbacks += scalar_writers(run, swapping) if scalars and is_kept else []
     tell(bars, _beginning(model, configuration, run, split, together, first))
     try:
         model.fit(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from rich.console import Console
 from rich.progress import Progress
 
@@ -52,6 +53,28 @@ def state(run: Path) -> dict[str, np.ndarray]:
 def log(run: Path) -> list[dict[str, str]]:
     rows = list(csv.DictReader((run / "log.csv").read_text().splitlines()))
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def test_tensorboard_gets_losses_dice_and_swapped_bytes(
+    data: Path, tmp_path: Path
+) -> None:
+    reading = "tensorboard.backend.event_processing.event_accumulator"
+    accumulator = pytest.importorskip(reading).EventAccumulator
+    settled = settings(data, epochs=2, lms=True, budget=64 * 2**20)
+    train(settled, tmp_path, cache=tmp_path / "cache", tensorboard=True)
+    rows, found = log(tmp_path), dict[str, list[float]]()
+    for part in ("train", "validation"):
+        events = accumulator(str(tmp_path / "tensorboard" / part))
+        for tag in events.Reload().Tags()["tensors"]:
+            values = [tf.make_ndarray(e.tensor_proto) for e in events.Tensors(tag)]
+            found[f"{part}/{tag}"] = [float(value) for value in values]
+    for tag, column in (
+        ("train/epoch_loss", "loss"),
+        ("validation/epoch_dice_coefficient", "val_dice_coefficient"),
+    ):
+        assert found[tag] == pytest.approx([float(row[column]) for row in rows])
+    assert found["train/epoch_lms_swapped"] == [0, 0]
+    assert len(found["train/epoch_lms_peak"]) == 2
 
 
 def test_everything_is_beside_the_weights(run: Path) -> None:

@@ -35,14 +35,8 @@ from unet3d.shapes import Sides, as_shape
 
 __all__ = ["Common", "Window", "as_image", "to_labels"]
 __all__ += ["MODALITIES", "REGIONS", "Box", "Subject", "brain_box", "check_size"]
-__all__ += ["normalise", "prepare", "prepare_images", "read_subject", "resize_images"]
-__all__ += [
-    "resize_channels",
-    "resize_labels",
-    "resize_volume",
-    "resized_labels",
-    "to_regions",
-]
+__all__ += ["normalise", "prepare", "prepare_images", "read_subject"]
+__all__ += ["resize_channels", "resize_labels", "resized_labels", "to_regions"]
 
 # Lower and upper end, mean and deviation of a CT window, in Hounsfield units.
 Window = tuple[float, float, float, float]
@@ -77,14 +71,6 @@ def brain_box(images: Images) -> Box:
         )
     depth, height, width = ndimage.find_objects(brain.astype(np.int8))[0]
     return depth, height, width
-
-
-def resize_images(images: Images, size: int) -> Images:
-    """Resize (depth, height, width, channel) to a cube, linearly.
-
-    The corners of the volume, not the centres of its corner voxels, stay in place.
-    """
-    return resize_channels(images, (size, size, size))
 
 
 def resize_labels(labels: Labels, size: int) -> Labels:

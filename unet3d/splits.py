@@ -74,10 +74,7 @@ def make_split(
     ordered = list(scans.values())
     drawn = np.random.default_rng(seed).permutation(len(ordered)).tolist()
     chosen = _fill([ordered[index] for index in drawn], round(PART * len(names)))
-    return Split(
-        training=tuple(name for name in sorted(names) if name not in chosen),
-        validation=tuple(name for name in sorted(names) if name in chosen),
-    )
+    return _parted(names, chosen)
 
 
 def make_fold(
@@ -98,10 +95,7 @@ def make_fold(
     order = np.arange(len(patients))
     np.random.RandomState(_SEED).shuffle(order)
     chosen = {n for k in np.array_split(order, folds)[fold] for n in patients[k]}
-    return Split(
-        training=tuple(name for name in sorted(names) if name not in chosen),
-        validation=tuple(name for name in sorted(names) if name in chosen),
-    )
+    return _parted(names, chosen)
 
 
 def check_patients(split: Split, *, group_by: str | None = None) -> None:
@@ -274,6 +268,13 @@ def by_patient(
         patient = patient_of(name, rule)
         scans[patient] = (*scans.get(patient, ()), name)
     return scans
+
+
+def _parted(names: Iterable[str], chosen: Collection[str]) -> Split:
+    return Split(
+        training=tuple(name for name in sorted(names) if name not in chosen),
+        validation=tuple(name for name in sorted(names) if name in chosen),
+    )
 
 
 def _fold_in(listed: list[Any], path: Path, fold: int | None) -> Split:

@@ -18,7 +18,7 @@ from unet3d.data import (
     normalise,
     prepare,
     read_subject,
-    resize_images,
+    resize_channels,
     resize_labels,
     resized_labels,
     to_labels,
@@ -68,13 +68,15 @@ def test_images_are_resized_linearly_between_voxel_centres() -> None:
     ramp = np.zeros((2, 2, 2, 1), np.float32)
     ramp[:, :, 1] = 8
     # Two voxels become four: centres at -1/4, 1/4, 3/4, 5/4 of the old ones.
-    np.testing.assert_allclose(resize_images(ramp, 4)[0, 0, :, 0], [0, 2, 6, 8])
+    np.testing.assert_allclose(
+        resize_channels(ramp, (4, 4, 4))[0, 0, :, 0], [0, 2, 6, 8]
+    )
 
 
 def test_resizing_to_the_same_size_changes_nothing() -> None:
     rng = np.random.default_rng(0)
     images = rng.random((5, 5, 5, 2), dtype=np.float32)
-    np.testing.assert_allclose(resize_images(images, 5), images, rtol=1e-6)
+    np.testing.assert_allclose(resize_channels(images, (5, 5, 5)), images, rtol=1e-6)
     labels = rng.integers(0, 5, (5, 5, 5)).astype(np.uint8)
     np.testing.assert_array_equal(resize_labels(labels, 5), labels)
 

@@ -66,6 +66,13 @@ _Key: TypeAlias = tuple[int, str]  # of the trace, and of the inputs' signature
 # of the device's memory (`internal_fragmentation_fraction` in config.proto).
 _SPLIT_FROM = 1e-6
 
+# Said where another function than before draws random numbers.
+_NOISE = (
+    "The %s step (%s) runs in a function of its own: `tf.random` draws from its seed "
+    "again, so numbers differ from plain Keras's. Draw by `keras.random` with a "
+    "`SeedGenerator`, or leave out batches of another size."
+)
+
 # TensorFlow reads both settings when it makes its devices, so importing sets them.
 limit_pinned_memory()
 if not compat.devices_are_made():
@@ -469,8 +476,7 @@ class FittedFunction:
             try:
                 step.own = own if self.draws_noise else None
                 with lost_in_words():
-                    take_place = partial(self._steps.__setitem__, key)
-                    return run_recovering(step, inputs, take_place)
+                    return run_recovering(step, inputs, partial(self._keep, key))
             except LMSError as error:
                 error.shown = None
                 self._failed[key] = self._steps[key].shown(), ref(error)
@@ -505,13 +511,22 @@ class FittedFunction:
                     )
                     if step is None:
                         return None
-                    self._steps[key], self._is_settled = step, True
+                    self._keep(key, step)
+                    self._is_settled = True
                     if step.is_sure:
                         self._sure[key] = [tensor.shape for tensor in inputs]
-                    if step.is_plain:
-                        self.draws_noise |= step.source.step.draws_noise
                 step = self._steps[key]  # another budget clears them
         return step
+
+    def _keep(self, key: _Key, step: PreparedStep) -> None:
+        """Keep a step; warn where its kernels draw noise that was drawn before."""
+        if step.source.step.draws_noise:
+            drew = (s for s in self._known() if s.source.step.draws_noise)
+            drew = (s for s in drew if s.calls or s.is_sure)
+            if any(not (step.is_plain and s.is_plain) for s in drew):
+                _LOG.warning(_NOISE, self._kind, step.source.step.signature)
+            self.draws_noise |= step.is_plain
+        self._steps[key] = step
 
     def _key(self, traced: TracedFunction, inputs: Sequence[Any]) -> _Key:
         """Key of the inputs' own step, or of larger inputs' step that fits easily."""

@@ -90,7 +90,14 @@ def make_slots(model: keras.Model) -> None:
         return
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         with keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does
-            optimizer.build(model.trainable_variables)
+            made, known = optimizer._variables, len(optimizer.variables)  # noqa: SLF001
+            try:
+                optimizer.build(model.trainable_variables)
+            except BaseException:  # Keras marks it as built before it makes slots
+                optimizer.built = False
+                while len(made) > known:
+                    made.pop()
+                raise
 
 
 def _layers(model: Any) -> list[Any]:

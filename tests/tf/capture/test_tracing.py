@@ -12,6 +12,7 @@ from lms import fit_in_memory
 from lms.errors import UnsupportedError
 from lms.ir.graph import Op
 from lms.tf import compat
+from lms.tf.capture.keras_step import make_slots
 from lms.tf.capture.shapes import inferred_shapes
 from lms.tf.capture.tracing import trace
 from lms.tf.lowering import refuse_guesses, specialise
@@ -259,3 +260,27 @@ def test_a_loop_holds_what_it_keeps_of_each_round_until_its_gradient_is_made() -
 def test_a_loop_whose_rounds_depend_on_values_is_named() -> None:
     step = repeated(lambda x: tf.cast(tf.reduce_sum(x), tf.int32))
     assert len(step.unknown_loops) == 1
+
+
+def test_an_optimizer_whose_slots_found_no_memory_makes_them_later() -> None:
+    class Full(keras.optimizers.Adam):
+        left = 3
+
+        def add_variable_from_reference(self, *args: Any, **how: Any) -> Any:
+            self.left -= 1
+            if not self.left:
+                raise MemoryError
+            return super().add_variable_from_reference(*args, **how)
+
+    names: list[list[str]] = []
+    for optimizer in (Full(), keras.optimizers.Adam()):
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile(optimizer, "mse")
+        if isinstance(optimizer, Full):
+            with pytest.raises(MemoryError):
+                make_slots(model)
+        make_slots(model)
+        names.append([v.name.split("_")[-2:] for v in optimizer.variables])
+        model.fit(np.ones((2, 2)), np.ones((2, 1)), verbose=0)  # pyright: ignore[reportArgumentType]
+        assert len(optimizer.variables) == len(names[-1])
+    assert names[0] == names[1]

@@ -28,7 +28,7 @@ def knobs() -> int:
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines(*FILES), 25_000, 150),
+    "lines of lms": (lambda: lines(*FILES), 24_990, 150),
     "files of lms": (lambda: len(FILES), 103, 0),
     "lines of lms.proof": (lambda: lines(*PROOF.glob("*.py")), 1_440, 20),
     "lines of unet3d": (lambda: lines(*(ROOT / "unet3d").glob("*.py")), 8_368, 50),

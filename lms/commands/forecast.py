@@ -26,18 +26,12 @@ from lms.planning.settings import Settings
 from lms.planning.strategies import modelled_speeds
 from lms.report.page import Shown
 from lms.report.step import StepReport
-from lms.simulation.timeline import Timeline
 from lms.tf.attempts import NOTHING, Outcome, Rewrites, first_plan, refusal
 from lms.tf.capture import keras_step
 from lms.tf.capture.tracing import TracedFunction, input_specs, read_signature, trace
-from lms.tf.lowering import refuse_guesses
+from lms.tf.lowering import TracedStep, refuse_guesses
+from lms.tf.measure import workload as made
 from lms.tf.measure.devices import find_device
-from lms.tf.measure.workload import (
-    over_time,
-    report_of,
-    timeline_of,
-    unplanned_timeline,
-)
 from lms.tf.passes.host_variables import HostVariables, size_of
 from lms.tf.prepare import Captured, capture, specialised
 from lms.units import Bytes, Seconds, format_bytes
@@ -47,23 +41,15 @@ __all__ += ["forecast", "on_card", "refused", "training_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Forecast(Shown):
     """A planned step on some device.
 
     Args:
         speeds: Times of ops and copies on the device.
-        report: The plan and its predictions.
-        timeline: The planned step over time.
-        unplanned: The step over time where the memory has no limit.
-        shown: The planned step, for a page.
         on_host: Bytes of variables, and of lists of loops, that are kept on the host.
     """
 
     speeds: Speeds
-    report: StepReport
-    timeline: Timeline
-    unplanned: Timeline
-    shown: Shown
     on_host: Bytes = 0
 
 
@@ -224,18 +210,13 @@ def forecast(captured: Captured, seconds: Seconds = 0.0) -> Forecast:
     if found is None or found.planned is None:
         raise refusal(tried) or AssertionError
     seconds, planned = seconds + time.perf_counter() - started, found.planned
-    report = report_of("train", found.step.step, planned, found.seconds)
-    _check_room(report)
-    unplanned, moved = unplanned_timeline(planned.workload), found.attempt.rewrites
-    timeline = planned.timeline or unplanned
-    report = over_time(report, timeline, unplanned)
-    report = replace(report, preparation_seconds=seconds)
+    shown = _shown(found.step.step, planned, found.seconds)
+    _check_room(shown.report)
+    moved = found.attempt.rewrites
     return Forecast(
+        report=replace(shown.report, preparation_seconds=seconds),
+        timeline=shown.timeline,
         speeds=planned.workload.speeds(),
-        report=report,
-        timeline=timeline,
-        unplanned=unplanned,
-        shown=_shown(found.step, report, planned, timeline),
         on_host=sum(o.size for o in moved.lists) + sum(map(size_of, moved.handles)),
     )
 
@@ -243,19 +224,17 @@ def forecast(captured: Captured, seconds: Seconds = 0.0) -> Forecast:
 def refused(captured: Captured, error: BudgetError) -> Shown:
     """Return the step as TensorFlow runs it, for a page, and why it was refused."""
     planned = without_plan(captured.workload, captured.budget)
-    timeline = unplanned_timeline(replace(planned.workload, graph=planned.graph))
-    report = report_of("train", captured.step, planned, 0.0)
-    report = over_time(report, timeline, timeline)
-    return replace(_shown(captured, report, planned, timeline), why=str(error))
+    return replace(_shown(captured.step, planned, 0.0), why=str(error))
 
 
-def _shown(
-    captured: Captured, report: StepReport, planned: PlannedStep, timeline: Timeline
-) -> Shown:
-    speeds, step = planned.workload.speeds(), captured.step
-    line = timeline_of("train", step, planned)
-    line = replace(line, costs=speeds.costs, hardware=speeds.hardware, lanes=timeline)
-    return Shown(report=report, timeline=line)
+def _shown(step: TracedStep, planned: PlannedStep, seconds: Seconds) -> Shown:
+    report = made.report_of("train", step, planned, seconds)
+    if planned.timeline is None:  # the step runs as TensorFlow runs it
+        graph = planned.graph
+        alone = made.unplanned_timeline(replace(planned.workload, graph=graph))
+        report = made.over_time(report, alone, alone)
+        planned = replace(planned, timeline=alone)
+    return Shown(report=report, timeline=made.timeline_of("train", step, planned))
 
 
 def _check_room(report: StepReport) -> None:

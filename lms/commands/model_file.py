@@ -13,25 +13,16 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Subject", "find_file", "read_function", "read_subject", "subject_of"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """A model and one batch of its training.
+class Subject(NamedTuple):
+    """A compiled Keras model, and specs or arrays of one step of its training."""
 
-    Args:
-        name: FILE.py:function, as the user wrote it.
-        model: A compiled Keras model.
-        batch: Specs or arrays of one step.
-    """
-
-    name: str
     model: Any
     batch: tuple[Any, ...]
 
@@ -107,7 +98,7 @@ def subject_of(name: str, found: Any) -> Subject:
         if hasattr(batch, "element_spec"):
             got += ", whose batch is `next(iter(dataset))`"
         raise ValueError(_rule(name, got))
-    return Subject(name=name, model=model, batch=tuple(batch))
+    return Subject(model, tuple(batch))
 
 
 def _load(path: Path) -> Any:

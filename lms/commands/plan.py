@@ -33,7 +33,7 @@ from lms.planning.settings import RECOMPUTE_WORDS, Settings, read_settings
 from lms.report.page import Shown, as_page
 from lms.report.progress import displayed, track
 from lms.report.step import brief, headline, table
-from lms.simulation.timeline import Lane
+from lms.simulation.timeline import Lane, Timeline
 from lms.storage.files import write_text
 from lms.tf.capture.keras_step import names_of_layers
 from lms.units import Seconds, format_bytes, format_seconds
@@ -94,7 +94,7 @@ def plan(request: Namespace) -> int:
     if request.output is not None:
         write_text(request.output, found.report.plan.to_json(indent=1) + "\n")
     if request.page is not None:
-        _page(request.page, found.shown, subject)
+        _page(request.page, found, subject)
     return 0
 
 
@@ -196,7 +196,7 @@ def _moved(found: Forecast) -> list[dict[str, Any]]:
     `out` and `back` are starts of copies; `out` is None where none leaves the device.
     """
     starts: dict[tuple[Lane, str], list[Seconds]] = {}
-    for interval in found.timeline.intervals:
+    for interval in (found.timeline.lanes or Timeline()).intervals:
         starts.setdefault((interval.lane, interval.name), []).append(interval.start)
 
     def moved(swap: Swap) -> dict[str, Any]:
@@ -255,8 +255,7 @@ def _data(found: Forecast, moved: list[dict[str, Any]]) -> dict[str, Any]:
         "hardware": asdict(found.speeds.hardware),
         "moved": moved,
         "plan": asdict(found.report.plan),
-        "timeline": asdict(found.timeline),
-        "unplanned_timeline": asdict(found.unplanned),
+        "timeline": asdict(found.timeline.lanes or Timeline()),
     }
 
 

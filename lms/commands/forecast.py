@@ -92,6 +92,7 @@ def training_of(
 
 
 def _traced(model: Any, specs: Sequence[Any]) -> TracedFunction:
+    keras_step.make_slots(model)
     if any(part is None for part in specs):  # no data set has None in an element
         step, batch = keras_step.step_of_data(model, "train"), [tuple(specs)]
         return trace(step, read_signature(batch))

@@ -15,6 +15,7 @@ cut an op, the search may miss sizes above a refused one.
 
 import gc
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,9 +36,6 @@ from lms.units import MIB, Bytes, format_bytes
 
 __all__ = ["Largest", "Size", "examples_of", "largest", "size_at"]
 
-# Times as long as unplanned within which planned sizes are searched.
-_TIMES: Final = (1.1, 1.3)
-
 # The caption of a table of sizes: how the sizes were found.
 _NOTE: Final = """\
 The first and last size and the next are at most 1/16 apart, the others 1/8. `fit` runs
@@ -45,9 +43,10 @@ this plan first, and needs its host memory. An emulated card gives cuDNN no work
 real one may train less."""
 
 # Places among sizes: the first that is tried, and the most to the next (16 times as
-# large). Planned sizes within `_TIMES` are at most 2 places apart: 1/8. The search for
-# the last planned size begins 8 places below an upper bound: half of it at least.
-_FIRST, _JUMP, _NEAR, _BELOW = 8, 64, 2, 8
+# large). Sizes within 1.1 and 1.3 times are at most 2 places apart: 1/8. The search for
+# the last planned size begins 8 places below an upper bound: half of it at least, and
+# goes on 4 places above. A search usually tries some 14 sizes.
+_FIRST, _JUMP, _NEAR, _BELOW, _STEP, _USUAL = 8, 64, 2, 8, 4, 14
 
 
 class Size(NamedTuple):
@@ -58,7 +57,7 @@ class Size(NamedTuple):
         size: The number that `build` may get; None where there is none.
         report: The plan and its predictions at `size`; None without a size.
         examples: Examples in a batch: the first dimension of its first part.
-        above: The next larger number that was tried.
+        above: The next larger number that was tried; 0 without one.
         why: What stands against it.
     """
 
@@ -77,10 +76,12 @@ class Largest:
     Args:
         device: The card, and the source of its times.
         rows: An answer each: as it is, within 1.1 and 1.3 times as long, at all.
+        is_whole: Whether the search came to its end; else larger sizes may train.
     """
 
     device: str
     rows: tuple[Size, ...]
+    is_whole: bool = True
 
     def __str__(self) -> str:
         """Lay the rows out as a text table."""
@@ -88,8 +89,10 @@ class Largest:
             (r.question, r.size or "none", r.report, r.examples, f"{r.above}: {r.why}")
             for r in self.rows
         ]
-        title = f"Largest sizes for {self.device}"
-        return f"{brief(title, ('', 'size'), lines, 'next')}\n{_NOTE}"
+        title, note = f"Largest sizes for {self.device}", _NOTE
+        if not self.is_whole:
+            title, note = f"{title} so far", "The search was ended: larger may train."
+        return f"{brief(title, ('', 'size'), lines, 'next')}\n{note}"
 
 
 def largest(
@@ -111,6 +114,9 @@ def largest(
         host_memory: The most host memory for swapped tensors; None for this host's.
         multiple: Sizes are multiples of this number, at least 1.
 
+    Returns:
+        The answers; after Ctrl-C the best ones so far.
+
     Raises:
         UnsupportedError: If a step cannot be planned, or there is no GPU to measure.
         ValueError: If an argument is invalid, or `build` makes something else.
@@ -119,20 +125,16 @@ def largest(
         Not run here, as it takes minutes:
 
             lms.emulate.limit_memory(card="t4", dry=True)  # unless the card is here
-
             def build(batch):
                 model = keras.applications.ResNet50(weights=None)
                 model.compile("sgd", "mse")
                 specs = [batch, 224, 224, 3], [batch, 1000]
                 return model, tuple(map(tf.TensorSpec, specs))
-
             print(lms.largest(build, hardware="t4"))
     """
     if not isinstance(multiple, int) or multiple < 1:
-        raise ValueError(
-            f"`multiple` must be a whole number of at least 1, got {multiple!r}. Leave "
-            "it out for 1."
-        )
+        rule = "`multiple` must be a whole number of at least 1"
+        raise ValueError(f"{rule}, got {multiple!r}. Leave it out for 1.")
     settings = read_settings(budget=budget, host_memory=host_memory)
     card, limit = hardware and find_hardware(hardware), find_device().limit
     if card and abs((limit or 0) - card.memory) > MIB:
@@ -171,96 +173,108 @@ def size_at(place: int) -> int:
 class _Try:
     """A size, its needs, and its plan."""
 
-    def __init__(self, size: int, captured: Captured, examples: int) -> None:
+    def __init__(
+        self, size: int, captured: Captured, examples: int, *, is_sure: bool
+    ) -> None:
         self.size, self.examples = size, examples
         plain, budget = captured.workload.plain, captured.budget
         self.power = 1 if size == examples else 3  # an edge, else
-        self.need, self.room = enough_for(plain), budget.step
-        self.needs = f"needs {format_bytes(budget.persistent + self.need)}"
-        self.least, self.total = certain_need(captured.workload.graph), budget.free
+        self.need = enough_for(plain), budget.step
+        self.needs = f"needs {format_bytes(budget.persistent + self.need[0])}"
+        self.certain = certain_need(captured.workload.graph), budget.free
+        self.least: tuple[Bytes, Bytes] = (0, 0)  # needed by any plan if refused
         self.report: StepReport | None = None
         self.fits, self.times = fits(plain, budget), math.inf
+        self.said = "no plan"
         tell(f"LMS: size {size} {self.needs}" + ", and fits." * self.fits)
-        with suppress(BudgetError, HostMemoryError):
-            self.report = forecast(captured.above_floor()).report
-            self.times = self.report.slowdown or 1.0
-        self.said = f"{self.times:.2f} times" if self.report else "no plan"
-        if not self.fits:
-            tell(f"LMS: size {size}: {self.said}.")
+        try:
+            captured = captured.above_floor()
+            report, self.said = forecast(captured).report, "no sure plan"
+            if is_sure and not self.fits:  # by seconds that no measurement changes
+                forecast(at_rates(captured))
+            self.report, self.times = report, report.slowdown or 1.0
+            self.said = f"{self.times:.2f} times"
+        except (BudgetError, HostMemoryError) as error:
+            room = budget.limit if budget.is_whole_device else budget.total
+            least = getattr(error, "least_bytes", None)
+            if least and room:
+                self.least = least - budget.persistent, room - budget.persistent
 
 
 class _Search:
-    """Sizes that were tried, by place; place 0 stands for no size, which fits."""
+    """Sizes that were tried, by place; place 0 stands for no size."""
 
     def __init__(
         self, capture: Callable[[int], tuple[Captured, int]], multiple: int
     ) -> None:
         self._capture, self._multiple = capture, multiple
         self._tries: dict[int, _Try] = {}
-        self._device = ""
+        self._device, self._is_sure, self._begun = "", True, time.perf_counter()
 
     def answer(self) -> Largest:
-        """Search the answers, each with the help of the ones before."""
-        guess = _FIRST
-        for _ in range(2):  # needs grow with the size, and by a constant
-            tried = self._at(guess)
-            guess = self._near(guess, tried.need, tried.room)
-        plain, above = self._last(lambda tried: tried.fits, guess)
-        tried = self._at(above)
-        rows = [self._row("as it is", plain, above, tried.needs)]
+        """Search the answers; return the best ones so far if that is interrupted."""
+        tell("LMS: planning some 14 sizes, 10 to 60 s each. Ctrl-C shows the best yet.")
+        is_whole = False
+        with suppress(KeyboardInterrupt):
+            self._find_all()
+            is_whole = True
+        if not self._tries:
+            raise KeyboardInterrupt
+        rows = tuple(self._row(*question) for question in _QUESTIONS.items())
+        return Largest(device=self._device, rows=rows, is_whole=is_whole)
+
+    def _find_all(self) -> None:
+        """Narrow each answer, with the help of the ones before."""
+        fits, *within, trains = _QUESTIONS.values()
+        _, above = self._narrow(fits, _FIRST, lambda tried: tried.need)
         # A refusal takes longer than a plan, so the search begins below.
-        guess = max(above, self._near(above, tried.least, tried.total) - _BELOW)
-        last, beyond = self._last(lambda tried: tried.report is not None, guess, plain)
-        while last > plain and not self._is_sure(last):
-            last, beyond = last - 1, last
-        for times in _TIMES:
-            low, high = self._within(times, plain, beyond)
-            rows.append(self._row(f"within {times} times", low, high))
-        why = "no sure plan" if self._at(beyond).report else ""
-        rows.append(self._row("at all", last, beyond, why))
-        return Largest(device=self._device, rows=tuple(rows))
+        place = self._near(above, self._at(above).certain) - _BELOW
+        self._narrow(trains, place, lambda tried: tried.least, _STEP)
+        self._is_sure = False
+        for works in within:
+            self._narrow(works)
 
-    def _last(
-        self, works: Callable[[_Try], bool], place: int, low: int = 0
+    def _narrow(
+        self,
+        works: Callable[[_Try], bool],
+        place: int = 0,
+        needs: Callable[[_Try], tuple[Bytes, Bytes]] | None = None,
+        step: int = 1,
     ) -> tuple[int, int]:
-        """Return the last place that works, above `low`, and the next, which does not.
+        """Return the last place that works and the next, which does not.
 
-        The first try is `place`, and each next one is twice as far from the one before,
-        until that leaves the places between one that works and one that does not.
+        A try's need and room, where they are known, tell where the next one is; else it
+        is `step` places off. Without `needs` intervals are halved, until they are near.
         """
-        high, step = 0, 1  # high is 0 until one is known
-        while high - low != 1:
-            does_work = works(self._at(place))
-            low, high = (place, high) if does_work else (low, place)
-            place, step = place + step * (1 if does_work else -1), 2 * step
-            if not low < place or 0 < high <= place:
+        low, high = self._bounds(works)
+        while not 0 < high - low <= (1 if needs else _NEAR):
+            if high and not (needs and low < place < high):
                 place = (low + high) // 2
+            place = max(place, low + 1)
+            does_work = works(tried := self._at(place))
+            low, high = (place, high) if does_work else (low, place)
+            if needs:
+                near = self._near(place, needs(tried))
+                if near == place:
+                    place, step = place + (step if does_work else -step), 2 * step
+                else:
+                    place, step = near - (not does_work), 1
         return low, high
 
-    def _is_sure(self, place: int) -> bool:
-        """Tell whether a size has a plan by seconds that no measurement changes."""
-        captured, _ = self._capture(size_at(place) * self._multiple)
-        with suppress(BudgetError, HostMemoryError):
-            return bool(forecast(at_rates(captured.above_floor())))
-        return False
+    def _bounds(self, works: Callable[[_Try], bool]) -> tuple[int, int]:
+        """Return the last place before the first that does not work, and that; or 0."""
+        worked = {place: works(tried) for place, tried in self._tries.items()}
+        high = min((at for at in worked if not worked[at]), default=0)
+        return max((at for at in worked if at < high or not high), default=0), high
 
-    def _near(self, place: int, need: Bytes, room: Bytes) -> int:
-        """Guess the first place above the room; the need is a power of the size."""
-        times = max(0.0, room / max(need, 1)) ** (1 / self._at(place).power)
+    def _near(self, place: int, need: tuple[Bytes, Bytes]) -> int:
+        """Guess the first place above a room; the need is a power of the size."""
+        if not need[0]:
+            return place
+        times = max(0.0, need[1] / need[0]) ** (1 / self._at(place).power)
         size = size_at(place) * min(times, size_at(_JUMP))
         digits = max(0, int(math.log2(max(size, 1))) - 4)
         return min(place + _JUMP, 16 * digits + int(size / 2**digits) + 1)
-
-    def _within(self, times: float, low: int, beyond: int) -> tuple[int, int]:
-        """Return the last place that takes at most `times` as long, and a near one."""
-        known = sorted(at for at in self._tries if low < at <= beyond)
-        high = next(at for at in known if self._at(at).times > times)
-        low = max((at for at in known if at < high), default=low)
-        while high - low > _NEAR:
-            place = (low + high) // 2
-            is_within = self._at(place).times <= times
-            low, high = (place, high) if is_within else (low, place)
-        return low, high
 
     def _at(self, place: int) -> _Try:
         """Try a size, once. One step is held at a time, for the device's memory."""
@@ -269,11 +283,26 @@ class _Search:
             size = size_at(place) * self._multiple
             captured, examples = self._capture(size)
             self._device = described(captured.workload.speeds())
-            self._tries[place] = _Try(size, captured, examples)
+            tried = _Try(size, captured, examples, is_sure=self._is_sure)
+            self._tries[place] = tried
+            count, seconds = len(self._tries), time.perf_counter() - self._begun
+            left = seconds / count * max(1, _USUAL - count)
+            tell(f"LMS: size {size}: {tried.said}. About {left:.0f} s are left.")
         return self._tries[place]
 
-    def _row(self, question: str, place: int, above: int, why: str = "") -> Size:
-        tried = self._at(place) if place else None
-        size, report = (tried.size, tried.report) if tried else (None, None)
-        examples, beyond = tried.examples if tried else 1, self._at(above)
-        return Size(question, size, report, examples, beyond.size, why or beyond.said)
+    def _row(self, question: str, works: Callable[[_Try], bool]) -> Size:
+        low, high = (self._tries.get(place) for place in self._bounds(works))
+        size, report = (low.size, low.report) if low else (None, None)
+        above, why = (high.size, high.said) if high else (0, "not tried")
+        if high and question == "as it is":
+            why = high.needs
+        return Size(question, size, report, low.examples if low else 1, above, why)
+
+
+# Questions, in order: the last sizes are searched that obey these rules.
+_QUESTIONS: Final[dict[str, Callable[[_Try], bool]]] = {
+    "as it is": lambda tried: tried.fits,
+    "within 1.1 times": lambda tried: tried.times <= 1.1,
+    "within 1.3 times": lambda tried: tried.times <= 1.3,
+    "at all": lambda tried: tried.report is not None,
+}

@@ -14,14 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lms.commands.forecast import (
-    Forecast,
-    described,
-    forecast,
-    on_card,
-    refused,
-    training_of,
-)
+from lms.commands import forecast as fore
 from lms.commands.largest import examples_of, largest
 from lms.commands.model_file import Subject, read_function, read_subject
 from lms.errors import BudgetError, HostMemoryError
@@ -76,17 +69,17 @@ def plan(request: Namespace) -> int:
     try:
         with _progress():
             hardware = _found(request.hardware)
-            captured = training_of(
+            captured = fore.training_of(
                 subject.model, subject.batch, settings, hardware=hardware, link=link
             )
-            about["device"] = described(captured.workload.speeds())
-            found = forecast(captured, time.perf_counter() - started)
+            about["device"] = fore.described(captured.workload.speeds())
+            found = fore.forecast(captured, time.perf_counter() - started)
     except BudgetError as error:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
         console.print("--largest finds the largest size that trains.")
         _write(request.json, about | _refusal(error))
         if request.page is not None and captured is not None:
-            _page(request.page, refused(captured, error), subject)
+            _page(request.page, fore.refused(captured, error), subject)
         return NO_PLAN
     moved = _moved(found)
     _show(found, moved, console)
@@ -111,10 +104,8 @@ def _progress(*, always: bool = False) -> AbstractContextManager[None]:
 def _largest_sizes(request: Namespace) -> int:
     others = {"link": None, "planner": "budget", "recompute": "auto"}
     if any(getattr(request, name) != usual for name, usual in others.items()):
-        raise ValueError(
-            "`--largest` must be given without --link, --planner and --recompute. "
-            "Leave them out."
-        )
+        rule = "`--largest` must be given without --link, --planner and --recompute"
+        raise ValueError(f"{rule}. Leave them out.")
     with _progress(always=True):
         found = largest(
             read_function(request.subject, 1),
@@ -129,7 +120,8 @@ def _largest_sizes(request: Namespace) -> int:
         | (row.report.numbers() if row.report else {})
         for row in found.rows
     ]
-    _write(request.json, {"device": found.device, "sizes": rows})
+    about = {"device": found.device, "is_whole": found.is_whole}
+    _write(request.json, about | {"sizes": rows})
     return 0 if found.rows[-1].size else NO_PLAN
 
 
@@ -141,12 +133,12 @@ def _every_card(
     count = examples_of(subject.batch)
     with _progress():
         t4 = PRESETS["t4"]  # the others get the same step
-        captured = training_of(subject.model, subject.batch, settings, hardware=t4)
+        captured = fore.training_of(subject.model, subject.batch, settings, hardware=t4)
         for name in track("planning for cards", list(PRESETS)):
-            card = on_card(captured, PRESETS[name], link)
+            card = fore.on_card(captured, PRESETS[name], link)
             report = None
             with suppress(BudgetError, HostMemoryError):
-                report = forecast(card.above_floor()).report
+                report = fore.forecast(card.above_floor()).report
             fits, support = "no", PRESETS[name].support
             if report is not None:
                 fits = "as it is" if report.fits_unplanned else "with the callback"
@@ -180,16 +172,14 @@ def _check_files(request: Namespace) -> None:
         )
     for path in filter(None, (request.json, request.page, request.output)):
         if path.is_dir():
-            raise ValueError(
-                f"`{path}` must be a file, got a folder. Name a file in it."
-            )
+            raise ValueError(f"`{path}` must be a file, got a folder. Name a file.")
         if not path.absolute().parent.is_dir():
             raise ValueError(
                 f"`{path}` must be in an existing folder, got '{path.parent}'. Make it."
             )
 
 
-def _moved(found: Forecast) -> list[dict[str, Any]]:
+def _moved(found: fore.Forecast) -> list[dict[str, Any]]:
     """List swapped tensors, the largest first; equal ones in order of departure.
 
     `layer` is the scope of the tensor's producer, for Keras the path of the layer.
@@ -214,9 +204,9 @@ def _moved(found: Forecast) -> list[dict[str, Any]]:
     return sorted(every, key=lambda one: (-one["size"], one["out"] or 0.0))
 
 
-def _show(found: Forecast, moved: list[dict[str, Any]], console: Console) -> None:
+def _show(found: fore.Forecast, moved: list[dict[str, Any]], console: Console) -> None:
     console.print(headline(found.report), markup=False)
-    console.print(f"For {described(found.speeds)}.")
+    console.print(f"For {fore.described(found.speeds)}.")
     if found.speeds.hardware.support:
         console.print(f"{found.speeds.hardware.support}.")
     if found.speeds.costs.source != "measured":
@@ -247,7 +237,7 @@ def _largest(moved: list[dict[str, Any]]) -> Table:
     return shown
 
 
-def _data(found: Forecast, moved: list[dict[str, Any]]) -> dict[str, Any]:
+def _data(found: fore.Forecast, moved: list[dict[str, Any]]) -> dict[str, Any]:
     return found.report.numbers() | {
         "fits": True,
         "on_host_bytes": found.on_host,

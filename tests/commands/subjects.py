@@ -87,3 +87,10 @@ def wrong_batch() -> tuple[Any, Any]:
 
 def words() -> tuple[Any, Any]:
     return tiny()[0], (["a", "b"], ["c", "d"])
+
+
+def interrupted(batch: int) -> tuple[Any, Any]:
+    """The small model, and Ctrl-C at the second size of a search."""
+    if batch > 8:
+        raise KeyboardInterrupt
+    return small(batch)

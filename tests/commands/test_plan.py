@@ -110,6 +110,8 @@ def grown(worker: Worker, folder: Path) -> dict[str, Any]:
         "none": [*largest, "1KiB"],
         "little": [*largest, "64MiB", "--host-memory", "1MiB"],
     }
+    ended = ["plan", f"{SUBJECTS}:interrupted", "--largest", "--budget", "64MiB"]
+    many["ended"] = [*ended, "--json", str(folder / "ended.json")]
     return worker.ask(f"{TRIALS}:commands", memory="256MiB", many=many)
 
 
@@ -194,6 +196,17 @@ def test_the_largest_sizes_come_in_order_with_the_next_that_was_tried(
     assert [row["slowdown"] <= 1.1 for row in rows[:2]] == [True, True]
     assert "Nothing was run" in grown["grown"]["out"]
     assert f"LMS: size {sizes[0]} needs" in grown["grown"]["errors"]
+
+
+def test_after_ctrl_c_the_best_sizes_so_far_are_told(
+    grown: dict[str, Any], folder: Path
+) -> None:
+    assert grown["ended"]["code"] == 0, grown["ended"]["errors"]
+    found = json.loads((folder / "ended.json").read_text())
+    sizes = {(row["size"], row["next"], row["why"]) for row in found["sizes"]}
+    assert (sizes, found["is_whole"]) == ({(8, 0, "not tried")}, False)
+    assert "so far" in grown["ended"]["out"]
+    assert json.loads((folder / "grown.json").read_text())["is_whole"]
 
 
 def test_a_small_host_makes_sizes_smaller(grown: dict[str, Any], folder: Path) -> None:

@@ -194,7 +194,10 @@ def _build(tools: _Tools, folder: Path) -> None:
     Raises:
         UnsupportedError: If the compiler fails; quotes the compiler.
     """
-    _say(f"Compiling the emulated card for TensorFlow {tools.version}: a minute, once.")
+    _say(
+        f"Compiling the emulated card for TensorFlow {tools.version}: one to four "
+        "minutes, once."
+    )
     start = time.monotonic()
     at = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
     try:

@@ -41,7 +41,7 @@ def add_emulate(subcommands: Any) -> None:
         "[--link NAME | --h2d RATE --d2h RATE] [--latency SECONDS] [--dry] "
         "[--slow-motion F] [--races] [--late [SEED]] -- COMMAND ...",
         description="TensorFlow's own GPU runtime on a driver made of host memory. The "
-        "driver is compiled once, which takes a minute.",
+        "driver is compiled once, which takes one to four minutes.",
         epilog="Exit codes: the program's; with --races 4 if there was a race.",
     )
     emulate.add_argument(

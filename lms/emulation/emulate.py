@@ -35,7 +35,7 @@ def environment(
 ) -> dict[str, str]:
     """Make the environment of a program that is to run on an emulated card.
 
-    The first call compiles the card, which takes a minute.
+    The first call compiles the card, which takes one to four minutes.
 
     Args:
         memory: TensorFlow's limit on the card, such as "96MiB".

@@ -74,6 +74,15 @@ def test_it_is_compiled_once_and_says_so(
     assert build.built() != folder
 
 
+def test_a_missing_function_is_told_unless_no_step_needs_it() -> None:
+    names = ["cuGetExportTable", "cuFuncGetModule"]
+    needless, needed = build.missing.missing_functions(names).splitlines()[-3:-1]
+    assert "cuGetExportTable(" in needless
+    assert "return 801;" in needless
+    assert "is missing" not in needless
+    assert "cuFuncGetModule is missing" in needed
+
+
 def test_two_that_start_at_once_compile_once(cache: Path, tmp_path: Path) -> None:
     cxx = compiler(tmp_path, f"sleep 0.2; {TOUCH}")
     first, second = start(cxx), start(cxx)

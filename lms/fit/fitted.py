@@ -69,7 +69,7 @@ _SPLIT_FROM = 1e-6
 # Said where another function than before draws random numbers.
 _NOISE = (
     "The %s step (%s) runs in a function of its own: `tf.random` draws from its seed "
-    "again, so numbers differ from plain Keras's. Draw by `keras.random` with a "
+    "again, so numbers may differ from plain Keras's. Draw by `keras.random` with a "
     "`SeedGenerator`, or leave out batches of another size."
 )
 
@@ -451,9 +451,8 @@ class FittedFunction:
         return called_signature(self._signature, args) if self._signature else args
 
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
-        is_drawn, given = iterator is not None, args
-        if is_drawn:
-            given = [iterator.element_spec]
+        is_drawn = iterator is not None
+        given = [iterator.element_spec] if is_drawn else args
         function, own = self._drawing if is_drawn else self._calling
         key = is_drawn, signature_key(given)
         if key not in self._traced:
@@ -519,11 +518,12 @@ class FittedFunction:
         return step
 
     def _keep(self, key: _Key, step: PreparedStep) -> None:
-        """Keep a step; warn where its kernels draw noise that was drawn before."""
+        """Keep a step; warn where noise that was drawn begins again, not in Keras."""
         if step.source.step.draws_noise:
-            drew = (s for s in self._known() if s.source.step.draws_noise)
-            drew = (s for s in drew if s.calls or s.is_sure)
-            if any(not (step.is_plain and s.is_plain) for s in drew):
+            # Of another trace, plain Keras would draw from its seed again too.
+            known = (s for k, s in [*self._steps.items()] if k[0] == key[0])
+            drew = [s.is_plain for s in known if s.calls or s.is_sure]
+            if not all(step.is_plain and is_plain for is_plain in drew):
                 _LOG.warning(_NOISE, self._kind, step.source.step.signature)
             self.draws_noise |= step.is_plain
         self._steps[key] = step

@@ -133,14 +133,15 @@ class TracedStep:
 
     @property
     def draws_noise(self) -> bool:
-        """Tell whether kernels draw random numbers from a state of their own.
+        """Tell whether kernels draw random numbers by a seed and a state of their own.
 
-        A kernel that is built anew begins with its seed, an attribute, again. cuDNN's
+        A kernel built anew begins with its seed, if any (not 0), again. cuDNN's
         recurrent layers draw numbers for dropout alone.
         """
         inner = self.library.function if self.library else ()
         nodes = chain(self.nodes, *(function.node_def for function in inner))
-        seeded = (node.attr for node in nodes if "seed" in node.attr)
+        drawing = (node.attr for node in nodes if "seed" in node.attr)
+        seeded = (e for e in drawing if e["seed"].i or ("seed2" in e and e["seed2"].i))
         return any("dropout" not in each or each["dropout"].f > 0 for each in seeded)
 
     @property

@@ -1,7 +1,7 @@
 """Steps that fit, or cannot be planned, run in Keras's own function from the start."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -112,21 +112,28 @@ def test_noise_goes_on_where_a_model_is_trained_with_the_callback_and_without() 
     assert len({*drawn[0]}) == len(drawn[0])
 
 
-@pytest.mark.parametrize(("size", "said"), [(8, 0), (6, 1)])
+@pytest.mark.parametrize(
+    ("sizes", "seed", "said"),
+    [((8,), 0, 0), ((6,), 0, 1), ((6,), None, 0), ((4, 2), 0, 0)],
+    ids=["equal", "a smaller last batch", "no seed", "Keras traces again too"],
+)
 def test_noise_that_begins_again_in_another_plan_is_said(
-    size: int, said: int, caplog: pytest.LogCaptureFixture
+    sizes: Sequence[int], seed: int | None, said: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Augmented(keras.Sequential):
         def train_step(self, data: Any) -> Any:
             x, y = data
             return super().train_step((x + tf.random.normal(tf.shape(x)), y))
 
+    tf.random.set_seed(seed)  # pyright: ignore[reportArgumentType]
     made, own = Augmented(conv_net().layers), {"verbose": SILENT, "shuffle": False}
     made.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)  # pyright: ignore[reportArgumentType]
     callback = LMSCallback(thresholds={"swapout_threshold": 5}, verbose=0)
-    x, y = np.zeros((size, 32, 32, 3), "float32"), np.zeros(size)
     with caplog.at_level(logging.WARNING, logger="lms"):
-        made.fit(x, y, batch_size=4, callbacks=[callback], **own)
+        for size in sizes:
+            x, y = np.zeros((size, 32, 32, 3), "float32"), np.zeros(size)
+            batch = size if len(sizes) > 1 else 4
+            made.fit(x, y, batch_size=batch, callbacks=[callback], **own)
     assert any(report.swap_count for report in callback.report)
     assert caplog.text.count("draws from its seed") == said
 

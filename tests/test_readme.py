@@ -108,3 +108,5 @@ def test_its_first_program_swaps_where_it_says(tmp_path: Path) -> None:
         words, check=False, cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "XLA is turned off" in done.stderr
+    assert "bfc_allocator.cc" not in done.stderr  # its list of chunks

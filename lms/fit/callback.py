@@ -45,7 +45,7 @@ from lms.simulation.allocator import SmallPool
 from lms.storage.files import write_text
 from lms.tf.capture import keras_step
 from lms.tf.capture.tracing import again, is_open, signature_key
-from lms.tf.compat import one_replica_s
+from lms.tf.compat import errors_alone, one_replica_s
 from lms.tf.failures import first_words
 from lms.tf.measure.devices import find_device
 from lms.tf.passes.host_variables import lies_on_host
@@ -226,7 +226,8 @@ class FunctionHook:
             values = kept.values()
             device.watch(self)
             device.reset_peak()
-            ran = [self._own(again(batch, given))]
+            with errors_alone():
+                ran = [self._own(again(batch, given))]
             words = f"it took {format_bytes(peak := device.peak_bytes or 0)}"
             if budget is None or peak <= budget:
                 return ran, words

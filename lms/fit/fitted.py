@@ -69,8 +69,7 @@ _SPLIT_FROM = 1e-6
 # Said where another function than before draws random numbers.
 _NOISE = (
     "The %s step (%s) runs in a function of its own: `tf.random` draws from its seed "
-    "again, so numbers may differ from plain Keras's. Draw by `keras.random` with a "
-    "`SeedGenerator`, or leave out batches of another size."
+    "again, unlike plain Keras perhaps. Use `keras.random` with a `SeedGenerator`."
 )
 
 # TensorFlow reads both settings when it makes its devices, so importing sets them.

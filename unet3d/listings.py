@@ -130,7 +130,7 @@ def listed_subjects(
             f"{' and '.join(missing)}{found}, or leave the subject out."
         )
         # The message above names a missing label.
-        rest = replace(files, is_test=truth is None)
+        rest = replace(files, is_test=is_test or truth is None)
         yield Problem(name=name, message=message, rest=rest)
 
 
@@ -192,13 +192,11 @@ def _cases(
         yield [data / image for image in entry["images"]], data / entry["label"], False
     if "training" in listing or "dataset" in listing:
         return
-    for folder, labels in (
-        ("imagesTr", _in_folder(data, "labelsTr")),
-        ("imagesTs", tested),
-    ):
+    trained = _in_folder(data, "labelsTr")
+    for folder, labels in (("imagesTr", trained), ("imagesTs", tested)):
         images, is_test = _in_folder(data, folder), folder == "imagesTs"
         numbered = {s[:-5] for s in images if re.search(r"_\d{4}$", s)}
-        for name in sorted(numbered | {*labels}):
+        for name in sorted(numbered if is_test else numbered | {*labels}):
             stems = [f"{name}_{k:04d}" for k in range(channels)]
             parts = [images.get(s, data / folder / f"{s}.nii.gz") for s in stems]
             if name in images and name not in numbered:

@@ -127,6 +127,23 @@ def test_a_folder_of_images_is_checked_as_it_is(
     assert main(words[:-1]) == 2
 
 
+@pytest.mark.parametrize(
+    "parts", [{}, {"training": [], "test": ["./imagesTs/c.nii.gz"]}]
+)
+def test_labels_of_test_scans_that_lack_images_are_none_to_train_with(
+    tmp_path: Path, parts: dict[str, list[str]]
+) -> None:
+    data = write_nnunet(tmp_path)
+    (data / "dataset.json").write_text(json.dumps(KNEE | parts))
+    for name in ("c", "gone"):
+        save(data / "labelsTs" / f"{name}.nii.gz", volumes()[-1])
+    assert find_subjects(data, ("t1", "t2")).problems == ()
+    (data / "imagesTs" / "c_0001.nii.gz").unlink()
+    (problem,) = find_subjects(data, ("t1", "t2")).problems
+    assert problem.rest is not None
+    assert (problem.name, problem.rest.is_test) == ("c", True)
+
+
 def test_no_folder_of_images_is_proposed_for_labels(tmp_path: Path) -> None:
     for name in ("imagesTr", "imagesTs"):
         save(tmp_path / name / "a.nii.gz", volumes()[0])

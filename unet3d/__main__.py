@@ -139,7 +139,8 @@ def _add_training(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--data", type=Path, help="folder of subjects")
     _add_scheme(command)
-    command.set_defaults(softmax=False)  # the labels decide
+    # The labels decide, and labelled voxels.
+    command.set_defaults(softmax=False, background=False, windows=())
     add("--output", type=Path, help="folder of the run")
     add("--size", type=int, default=144, help="voxels along each axis")
     text = "train on patches of volumes of one spacing; voxels along each axis, or "
@@ -148,7 +149,6 @@ def _add_training(command: argparse.ArgumentParser) -> None:
     text = "mm along depth, height and width of the volumes that patches are cut from, "
     text += "such as 3x0.8x0.8; the scans' median if left out; keep resamples nothing"
     add("--spacing", type=_by(read_spacing), metavar="MM", help=text)
-    command.set_defaults(windows=())  # the labelled voxels decide
     text = (
         "residual-encoder, nnU-Net's network; residual-encoder-m, -l or -xl with the "
     )

@@ -37,7 +37,9 @@ def soft_dice(y_true: Any, y_pred: Any) -> Any:
     A label that is absent and not predicted has Dice 1.
     """
     y_true = ops.cast(y_true, "float32")
-    y_pred = ops.cast(_without_background(y_true, y_pred), "float32")
+    if more := y_pred.shape[-1] - y_true.shape[-1]:  # the background
+        y_pred = y_pred[..., more:]
+    y_pred = ops.cast(y_pred, "float32")
     voxels = tuple(range(1, len(y_pred.shape) - 1))
     overlap = total(y_true * y_pred, voxels)
     sizes = total(y_true, voxels) + total(y_pred, voxels)
@@ -45,16 +47,17 @@ def soft_dice(y_true: Any, y_pred: Any) -> Any:
 
 
 @keras.saving.register_keras_serializable(package="unet3d")
-def weighted_dice_loss(y_true: Any, y_pred: Any) -> Any:
+def weighted_dice_loss(y_true: Any, y_pred: Any, *, background: bool = True) -> Any:
     """Compute 1 - mean soft Dice over labels, of shape (batch,); 0 is perfect.
 
-    Shapes are (batch, depth, height, width, label).
+    Shapes are (batch, depth, height, width, label). Without `background` its Dice does
+    not count, as in runs of earlier versions.
     """
     dice: Any = soft_dice(y_true, y_pred)
-    if y_pred.shape[-1] > y_true.shape[-1]:
+    if background and y_pred.shape[-1] > y_true.shape[-1]:
         labelled: Any = total(ops.cast(y_true, "float32"), [4], keepdims=True)
-        background = soft_dice(1 - labelled, y_pred[..., :1])
-        dice = ops.concatenate([background, dice], axis=-1)
+        others = soft_dice(1 - labelled, y_pred[..., :1])
+        dice = ops.concatenate([others, dice], axis=-1)
     mean: Any = ops.mean(dice, axis=-1)
     return 1 - mean
 
@@ -89,8 +92,3 @@ def dice_of(regions: Iterable[str]) -> list[Callable[[Any, Any], Any]]:
         return dice
 
     return [metric(index, region) for index, region in enumerate(regions)]
-
-
-def _without_background(y_true: Any, y_pred: Any) -> Any:
-    more = y_pred.shape[-1] - y_true.shape[-1]
-    return y_pred[..., more:] if more else y_pred

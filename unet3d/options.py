@@ -82,7 +82,7 @@ def _begin(settings: dict[str, Any], data: Path, given: dict[str, Any]) -> None:
         raise _missing("--label-scheme")
     settings["label_scheme"] = chosen.name
     settings["scheme"] = None if chosen.name in SCHEMES else chosen
-    settings["softmax"] = chosen.is_exclusive
+    settings["softmax"] = settings["background"] = chosen.is_exclusive
     # A normalised head is high somewhere in each patch, with its label or without.
     settings["linear_heads"] |= chosen.is_exclusive
     _fit_to_data(settings, chosen, given)

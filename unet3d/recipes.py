@@ -15,6 +15,7 @@ subtracts the decay from weights, where PyTorch adds the decay to gradients.
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -59,11 +60,12 @@ class PolynomialRate(keras.callbacks.Callback):
 
 def compile_for(model: Any, configuration: Configuration) -> None:
     """Compile a network with the recipe's loss and optimizer, and the metrics."""
-    regions = configuration.task.regions
-    metrics = [dice_coefficient, *dice_of(regions)]
+    metrics = [dice_coefficient, *dice_of(configuration.task.regions)]
     if not configuration.follows_nnunet:
-        adam, loss = model.optimizer, weighted_dice_loss
-        model.compile(optimizer=adam, loss=loss, metrics=metrics)
+        loss: Any = weighted_dice_loss
+        if configuration.softmax and not configuration.background:
+            loss = partial(weighted_dice_loss, background=False)
+        model.compile(optimizer=model.optimizer, loss=loss, metrics=metrics)
         return
     options: dict[str, Any] = {"momentum": 0.99, "nesterov": True, "weight_decay": 3e-5}
     model.compile(

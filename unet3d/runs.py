@@ -24,16 +24,9 @@ from unet3d.schemes import LabelScheme, scheme_named
 from unet3d.shapes import CUBE, Shape, Sides, as_shape
 from unet3d.splits import check_rule
 
-__all__ = [
-    "RECIPES",
-    "RESIDUAL",
-    "Configuration",
-    "Surroundings",
-    "check_same",
-    "check_start",
-    "versions",
-]
-__all__ += ["read_configuration", "read_surroundings", "write_configuration"]
+__all__ = ["RECIPES", "RESIDUAL", "Configuration", "Surroundings", "check_same"]
+__all__ += ["check_start", "read_configuration", "read_surroundings", "versions"]
+__all__ += ["write_configuration"]
 
 # Files of a run's folder beside its configuration, which is written first.
 _PARTS = ("state.npz", "split.json", "log.csv", "best.weights.h5", "last.weights.h5")
@@ -52,7 +45,8 @@ class Configuration:
     `scheme` is the content of the file `label_scheme`, None where `label_scheme` is a
     name of `unet3d.schemes.SCHEMES`. Without a `patch` volumes are resized to `size`.
     With `lms` None only steps that do not fit are planned. `budget` is in bytes.
-    `softmax` is set where labels exclude each other; not in runs of earlier versions.
+    `softmax` is set where labels exclude each other, as is `background`, whose Dice the
+    case study's loss counts then; runs of versions without them go on without them.
     A `model` of one's own is package:builder (`unet3d.builders`); filters, depth and
     linear heads are the U-Net's. Without a `fold` a fifth of the subjects is drawn to
     validate with, by `seed`. Patches are of volumes of a common `spacing`, mm along
@@ -77,6 +71,7 @@ class Configuration:
     scheme: LabelScheme | None = None
     patch: int | tuple[int, int, int] | None = None
     softmax: bool = False
+    background: bool = False
     fold: int | None = None
     folds: int = 5
     recipe: str = "case-study"

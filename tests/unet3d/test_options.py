@@ -124,6 +124,7 @@ def test_labels_that_exclude_each_other_have_linear_heads(
         options = asked("--data", data, "--output", tmp_path / "run", *words)
         found = options.configuration
         assert (found.softmax, found.linear_heads) == (linear, linear)
+        assert found.background == linear
 
 
 @pytest.mark.parametrize(

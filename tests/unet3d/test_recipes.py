@@ -1,6 +1,7 @@
 """nnU-Net's recipe: its loss by hand, its levels, its rate, its patches."""
 
 import csv
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from tests.unet3d.test_validation import settings, write_knees
 from unet3d.patches import draw_patch
 from unet3d.prediction import predict
 from unet3d.recipes import PolynomialRate, dice_and_cross_entropy
+from unet3d.runs import read_configuration, write_configuration
 from unet3d.training import build_for, train
 
 # Keras copies variables in a way that NumPy 2 warns of.
@@ -39,6 +41,26 @@ def test_labels_that_exclude_each_other_have_the_background_s_cross_entropy() ->
     logs = np.log([0.7, 0.9])
     loss = dice_and_cross_entropy(truth, found)
     np.testing.assert_allclose(loss, [1 - np.mean(dices) - logs.mean()], rtol=1e-3)
+
+
+def test_a_run_from_before_the_background_counted_keeps_its_loss(
+    tmp_path: Path,
+) -> None:
+    begun = settings(write_knees(tmp_path, 1), size=8, background=True)
+    write_configuration(tmp_path, begun)
+    path = tmp_path / "configuration.json"
+    content = json.loads(path.read_text())
+    del content["configuration"]["background"]
+    path.write_text(json.dumps(content))
+    truth = np.zeros((1, 8, 8, 8, 3), np.uint8)
+    found = np.full((1, 8, 8, 8, 4), [0.9, 0.1, 0, 0], np.float32)  # none is there
+    losses = [
+        np.ravel(build_for(run).loss(truth, found))
+        for run in (read_configuration(tmp_path), begun)
+    ]
+    labels, background = 2 / 3, 2 * 0.9 / 1.9  # of three labels one is predicted
+    expected = [[1 - labels], [1 - (3 * labels + background) / 4]]
+    np.testing.assert_allclose(losses, expected, atol=1e-5)
 
 
 def test_lower_levels_count_half_and_have_no_weights(tmp_path: Path) -> None:

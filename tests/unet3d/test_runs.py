@@ -75,7 +75,7 @@ def test_a_run_of_before_there_were_patients_is_gone_on_with(tmp_path: Path) -> 
     write_configuration(tmp_path, SETTINGS)
     path = tmp_path / "configuration.json"
     content = json.loads(path.read_text())
-    for later in ("group_by", "softmax", "fold"):
+    for later in ("group_by", "softmax", "background", "fold"):
         del content["configuration"][later]
     path.write_text(json.dumps(content))
     found = read_configuration(tmp_path)

@@ -224,6 +224,7 @@ def check_same(run: Path, configuration: Configuration) -> None:
         old, new = getattr(before, field.name), getattr(configuration, field.name)
         decides = field.name not in _FREE
         decides |= field.name == "epochs" and configuration.follows_nnunet
+        decides &= field.name != "size" or not before.patch  # nothing is resized
         if decides and old != new:
             raise ValueError(
                 f"`{field.name}` must be that of the run in '{run}', {old!r}, got "

@@ -71,6 +71,19 @@ def test_settings_that_cannot_start_are_refused(
         replace(SETTINGS, **changes)
 
 
+def test_the_size_of_a_run_on_patches_may_be_repeated_or_left_out(
+    tmp_path: Path,
+) -> None:
+    begun = replace(SETTINGS, patch=16)
+    write_configuration(tmp_path, begun)  # without the size
+    check_same(tmp_path, begun)
+    with pytest.raises(ValueError, match="`patch` must be that of the run"):
+        check_same(tmp_path, SETTINGS)
+    write_configuration(tmp_path, SETTINGS)
+    with pytest.raises(ValueError, match="`size` must be that of the run"):
+        check_same(tmp_path, replace(SETTINGS, size=48))
+
+
 def test_a_run_of_before_there_were_patients_is_gone_on_with(tmp_path: Path) -> None:
     write_configuration(tmp_path, SETTINGS)
     path = tmp_path / "configuration.json"

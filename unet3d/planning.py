@@ -38,17 +38,19 @@ _SHARE = 0.8  # of the subjects train
 def card_named(text: str) -> Hardware:
     """Return a card by its name, its numbers, or its memory.
 
-    Of memory alone the rates are those of the known card of the nearest memory.
+    Of memory alone the rates are those of the known card of the nearest memory, and
+    T4's of 16 GiB.
     """
     try:
-        return find_hardware(text)
-    except ValueError as error:
-        if not re.match(r"[\d.]+ *[KMGT]i?B$", text, re.IGNORECASE):
+        memory = parse_size(text, name="card")
+    except ValueError:
+        try:
+            return find_hardware(text)
+        except ValueError as error:
             raise ValueError(f"{error} Or by its memory, such as 12GiB.") from error
-    memory = parse_size(text, name="card")
     sold = {card: re.search(r"(\d+) GB", card.name) for card in PRESETS.values()}
     sizes = {card: int(found[1]) << 30 for card, found in sold.items() if found}
-    near = min(sizes, key=lambda card: abs(sizes[card] - memory))
+    near = min(sizes, key=lambda c: (abs(sizes[c] - memory), "T4 " not in c.name))
     name = f"{text} of memory, at the rates of {near.name}"
     return replace(near, name=name, memory=memory)
 

@@ -24,6 +24,9 @@ def test_a_card_is_named_or_has_a_memory() -> None:
 def test_memory_alone_takes_the_rates_of_the_card_of_nearest_memory() -> None:
     for text, name in (
         ("12GiB", "rtx-3060"),
+        ("12G", "rtx-3060"),
+        ("12884901888", "rtx-3060"),
+        ("16GiB", "t4"),
         ("41GiB", "a100-pcie4"),
         ("1MiB", "rtx-4060-laptop"),
     ):

@@ -1,7 +1,6 @@
 """Large model support for a training; texts of its progress and its memory."""
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from rich.progress import Progress
 
 from lms import LMSCallback, LMSError, StepReport
 from lms.commands.forecast import captured_for, forecast
-from lms.errors import extra
 from lms.machine.hardware import Hardware
 from lms.planning.settings import Settings
 from lms.report.step import headline
@@ -139,8 +137,6 @@ def memory_in_words(swapping: LMSCallback | None) -> str:
 
 def scalar_writers(run: Path, swapping: LMSCallback | None) -> list[Any]:
     """Make the callbacks that write logs and swapped bytes for TensorBoard."""
-    with extra("tensorboard"):
-        import_module("tensorboard")  # what Keras's callback writes with
 
     def add(_: int, logs: dict[str, Any]) -> None:
         report = None if swapping is None else _training(swapping)

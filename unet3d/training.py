@@ -16,6 +16,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import keras
 from rich.progress import Progress
 
 from lms import DataParallel
+from lms.errors import extra
 from lms.machine.ranks import Placement
 from lms.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
@@ -103,6 +105,9 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
     `tf.config.experimental.enable_op_determinism` first, as the command line does.
     """
     bars = progress or Progress(disable=True)
+    if tensorboard:
+        with extra("tensorboard"):
+            import_module("tensorboard")  # what Keras's callback writes with
     with precision_of(configuration):
         model = build_for(configuration)  # refuses a bad size before data is read
         check_start(run, configuration, resume=resume)

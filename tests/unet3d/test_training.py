@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.progress import Progress
 
+from lms.errors import MissingExtraError
 from tests.unet3d.tiny import write_folder
 from unet3d.checkpoints import restore_state
 from unet3d.runs import Configuration
@@ -53,6 +55,16 @@ def state(run: Path) -> dict[str, np.ndarray]:
 def log(run: Path) -> list[dict[str, str]]:
     rows = list(csv.DictReader((run / "log.csv").read_text().splitlines()))
     return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def test_a_run_that_tensorboard_cannot_write_is_refused_before_it_begins(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    run = tmp_path / "run"
+    with pytest.raises(MissingExtraError, match="the extra `tensorboard` brings it"):
+        train(settings(data), run, cache=tmp_path / "cache", tensorboard=True)
+    assert not run.exists()
 
 
 def test_tensorboard_gets_losses_dice_and_swapped_bytes(

@@ -55,10 +55,9 @@ def settle(
     settings |= before | {n: given[n] for n in _SETTINGS if n in given}
     if settings["data"] is None:
         raise _missing("--data")
-    data = Path(settings["data"]).resolve()
-    settings["data"] = str(data)
+    settings["data"] = str(Path(settings["data"]).resolve())
     if not before:
-        _begin(settings, data, given)
+        _begin(settings, given)
     if options.output is None:
         raise _missing("--output")
     configuration = Configuration(**settings)
@@ -68,7 +67,7 @@ def settle(
     return configuration
 
 
-def _begin(settings: dict[str, Any], data: Path, given: dict[str, Any]) -> None:
+def _begin(settings: dict[str, Any], given: dict[str, Any]) -> None:
     """Set what the data decides when a run begins."""
     for name, (other, reason) in _VOID.items():
         if name in given and given.get(other):
@@ -77,14 +76,14 @@ def _begin(settings: dict[str, Any], data: Path, given: dict[str, Any]) -> None:
                 f"`{option}` must come without --{other}, as {reason}, got "
                 f"{given[name]} with {given[other]}. Leave out {option} or --{other}."
             )
-    chosen = choose_scheme(settings["label_scheme"], data)
+    chosen = choose_scheme(settings["label_scheme"], Path(settings["data"]))
     if chosen is None:
         raise _missing("--label-scheme")
     settings["label_scheme"] = chosen.name
     settings["scheme"] = None if chosen.name in SCHEMES else chosen
     settings["softmax"] = settings["background"] = chosen.is_exclusive
     # A normalised head is high somewhere in each patch, with its label or without.
-    settings["linear_heads"] |= chosen.is_exclusive
+    settings["linear_heads"] |= chosen.is_exclusive and not settings["model"]
     _fit_to_data(settings, chosen, given)
 
 
@@ -142,6 +141,10 @@ def _fit_to_data(settings: dict[str, Any], scheme: LabelScheme, given: Any) -> N
     """Set spacing, windows, and a preset's patch and batch, by all labelled scans."""
     network, _, preset = (settings["model"] or "").rpartition("-")
     is_preset = network == RESIDUAL and preset in PRESETS
+    if is_preset and "size" in given:
+        raise ValueError(
+            f"`--size` must come without a preset, got {given['size']}. Leave it out."
+        )
     asked, settings["spacing"] = settings["spacing"] or "median", None
     is_patched = bool(settings["patch"]) or is_preset
     if not is_patched and "spacing" in given and given["spacing"] != "keep":

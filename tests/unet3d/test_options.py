@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unet3d.test_validation import write_knees
 from tests.unet3d.tiny import write_decathlon, write_folder
 from unet3d.__main__ import main
 from unet3d.options import check_folder
@@ -182,6 +183,18 @@ def test_the_unet_s_options_are_refused_with_another_network(
     assert main([*command, "--data", "d", "--model", model, option, "4"]) == 2
     rule = f"`{option}` must come without --model, as only the U-Net has it, got 4 with"
     assert f"{rule} {model}. Leave out {option} or" in capsys.readouterr().err
+
+
+def test_a_preset_has_no_size_and_no_heads_of_the_unet_s(
+    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    knees = write_knees(tmp_path / "data", 2)
+    words = ("--data", str(knees), "--model", "residual-encoder-m")
+    assert main(["train", *words, "--output", str(tmp_path / "r"), "--size", "96"]) == 2
+    assert "`--size` must come without a preset" in capsys.readouterr().err
+    settled = asked(*words, "--output", tmp_path / "run").configuration
+    assert settled.softmax
+    assert not settled.linear_heads
 
 
 def test_patches_have_no_size(

@@ -4,6 +4,7 @@ Prints the callback's report (`lms.report.step`) and the largest swapped tensors
 """
 
 import json
+import sys
 import time
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -65,7 +66,9 @@ def plan(request: Namespace) -> int:
     started, subject = time.perf_counter(), read_subject(request.subject)
     if request.hardware == "all":
         return _every_card(request, subject, settings, link)
-    console, about, captured = _console(), {"subject": request.subject}, None
+    wide = None if sys.stdout.isatty() else 100  # columns: names are long
+    console = Console(soft_wrap=True, highlight=False, width=wide)
+    about, captured = {"subject": request.subject}, None
     try:
         with _progress():
             hardware = _found(request.hardware)
@@ -77,7 +80,9 @@ def plan(request: Namespace) -> int:
     except BudgetError as error:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
         console.print("--largest finds the largest size that trains.")
-        _write(request.json, about | _refusal(error))
+        refusal = {"fits": False, "message": str(error), "op": error.op_name}
+        refusal |= {"least_budget_bytes": error.least_bytes, "plan": None}
+        _write(request.json, about | refusal)
         if request.page is not None and captured is not None:
             _page(request.page, fore.refused(captured, error), subject)
         return NO_PLAN
@@ -102,10 +107,11 @@ def _progress(*, always: bool = False) -> AbstractContextManager[None]:
 
 
 def _largest_sizes(request: Namespace) -> int:
-    others = {"link": None, "planner": "budget", "recompute": "auto"}
-    if any(getattr(request, name) != usual for name, usual in others.items()):
-        rule = "`--largest` must be given without --link, --planner and --recompute"
-        raise ValueError(f"{rule}. Leave them out.")
+    for name, usual in (("link", None), ("planner", "budget"), ("recompute", "auto")):
+        if (value := getattr(request, name)) != usual:
+            raise ValueError(
+                f"`--{name}` must not be with --largest: {value}. Drop it."
+            )
     with _progress(always=True):
         found = largest(
             read_function(request.subject, 1),
@@ -152,14 +158,6 @@ def _every_card(
         print(f"Kernels to compile: {words}.")
     _write(request.json, {"subject": request.subject, "cards": rows})
     return 0 if any(row["fits"] != "no" for row in rows) else NO_PLAN
-
-
-def _console() -> Console:
-    """Make a console as wide as the terminal, else 100 columns: names are long."""
-    console = Console(soft_wrap=True, highlight=False)
-    if not console.is_terminal:
-        console.width = 100
-    return console
 
 
 def _check_files(request: Namespace) -> None:
@@ -246,16 +244,6 @@ def _data(found: fore.Forecast, moved: list[dict[str, Any]]) -> dict[str, Any]:
         "moved": moved,
         "plan": asdict(found.report.plan),
         "timeline": asdict(found.timeline.lanes or Timeline()),
-    }
-
-
-def _refusal(error: BudgetError) -> dict[str, Any]:
-    return {
-        "fits": False,
-        "message": str(error),
-        "op": error.op_name,
-        "least_budget_bytes": error.least_bytes,
-        "plan": None,
     }
 
 

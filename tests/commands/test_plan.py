@@ -270,7 +270,7 @@ def test_all_known_cards_are_asked_at_once(said: dict[str, Any], folder: Path) -
     [
         ("largest for all", "`--largest` must be given with one card"),
         ("largest drawn", "one card, and without --page and --output, which show"),
-        ("largest linked", "`--largest` must be given without --link, --planner"),
+        ("largest linked", "`--link` must not be with --largest: t4. Drop it."),
         ("largest late", "must be called before TensorFlow is imported"),
     ],
 )

@@ -30,6 +30,7 @@ from lms.planning.select import enough_for, fits
 from lms.planning.settings import read_settings
 from lms.report.progress import tell
 from lms.report.step import StepReport, brief
+from lms.tf import compat
 from lms.tf.measure.devices import find_device
 from lms.tf.prepare import Captured
 from lms.units import MIB, Bytes, format_bytes
@@ -281,9 +282,10 @@ class _Search:
         if place not in self._tries:
             gc.collect()  # models have cycles
             size = size_at(place) * self._multiple
-            captured, examples = self._capture(size)
-            self._device = described(captured.workload.speeds())
-            tried = _Try(size, captured, examples, is_sure=self._is_sure)
+            with compat.gradients_forgotten():
+                captured, examples = self._capture(size)
+                self._device = described(captured.workload.speeds())
+                tried = _Try(size, captured, examples, is_sure=self._is_sure)
             self._tries[place] = tried
             count, seconds = len(self._tries), time.perf_counter() - self._begun
             left = seconds / count * max(1, _USUAL - count)

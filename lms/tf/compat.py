@@ -71,7 +71,8 @@ __all__ = ["END", "ConfigProto", "GraphDef", "Input", "NodeDef", "XSpace", "addr
 __all__ += ["aligned", "allocator_limit", "attribute", "build_function", "calls_in"]
 __all__ += ["calls_with", "compiled_scratch", "constant", "copied", "copied_to"]
 __all__ += ["define_function", "device_name", "devices_are_made", "flat_element"]
-__all__ += ["flat_element_specs", "flat_inputs", "get_from_cluster", "graph_def"]
+__all__ += ["flat_element_specs", "flat_inputs", "get_from_cluster"]
+__all__ += ["gradients_forgotten", "graph_def"]
 __all__ += ["handle_spec", "has_op", "host_memory", "host_tensor", "infer_shapes"]
 __all__ += ["is_pure", "is_stateful_or_calls", "made_node", "move_variable"]
 __all__ += ["one_replica_s", "onednn_is_on", "operations", "ops_are_deterministic"]
@@ -113,6 +114,15 @@ def errors_alone() -> Iterator[None]:
             before = _levels.pop()
             if not _levels:
                 set_level(before)
+
+
+@contextmanager
+def gradients_forgotten() -> Iterator[None]:
+    """Forget traces made within: `tf.custom_gradient` keeps their graphs for good."""
+    known = {*_ops.gradient_registry.list()}
+    yield
+    for name in {*_ops.gradient_registry.list()} - known:
+        del _ops.gradient_registry._registry[name]
 
 
 @cache

@@ -1,6 +1,8 @@
 """Private symbols of TensorFlow that nothing else tests."""
 
+import gc
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 import pytest
@@ -104,3 +106,20 @@ def test_a_trace_is_with_memory_for_all_and_keeps_the_users_other_options() -> N
             assert asked().memory_optimization == before.RECOMPUTATION_HEURISTICS
     finally:
         tf.config.optimizer.set_experimental_options({"layout_optimizer": True})
+
+
+def test_a_graph_with_a_custom_gradient_is_not_kept() -> None:
+    @tf.custom_gradient
+    def doubled(x: tf.Tensor) -> Any:
+        return 2.0 * x, lambda upstream: 2.0 * upstream
+
+    def graph() -> ReferenceType[Any]:
+        traced = tf.function(doubled).get_concrete_function(tf.TensorSpec([2]))
+        return ref(traced.graph)
+
+    with compat.gradients_forgotten():
+        forgotten = graph()
+    kept = graph()
+    gc.collect()
+    assert forgotten() is None
+    assert kept() is not None

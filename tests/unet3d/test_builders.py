@@ -7,7 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from tests.unet3d.test_validation import settings, write_knees
+from tests.unet3d.test_validation import settings
+from tests.unet3d.tiny import write_knees
 from unet3d.prediction import predict
 from unet3d.training import build_for, train
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.unet3d.test_validation import settings, write_knees
-from tests.unet3d.tiny import save
+from tests.unet3d.test_validation import settings
+from tests.unet3d.tiny import save, write_knees
 from unet3d.__main__ import main
 from unet3d.common import find_windows, median_grid
 from unet3d.data import Common, normalise, prepare, prepare_images

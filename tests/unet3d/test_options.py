@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unet3d.test_validation import write_knees
-from tests.unet3d.tiny import write_decathlon, write_folder
+from tests.unet3d.tiny import write_decathlon, write_folder, write_knees
 from unet3d.__main__ import main
 from unet3d.options import check_folder
 from unet3d.runs import Configuration, Surroundings, write_configuration

@@ -6,7 +6,7 @@ import pytest
 
 from lms.machine.hardware import PRESETS
 from lms.units import parse_size
-from tests.unet3d.test_validation import write_knees
+from tests.unet3d.tiny import write_knees
 from unet3d.__main__ import main
 from unet3d.planning import NO_PLAN, card_named
 

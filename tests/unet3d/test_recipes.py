@@ -10,7 +10,8 @@ import keras
 import numpy as np
 import pytest
 
-from tests.unet3d.test_validation import settings, write_knees
+from tests.unet3d.test_validation import settings
+from tests.unet3d.tiny import write_knees
 from unet3d.patches import draw_patch
 from unet3d.prediction import predict
 from unet3d.recipes import PolynomialRate, dice_and_cross_entropy

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from lms.errors import HostMemoryError
-from tests.unet3d.test_validation import settings, write_knees
-from tests.unet3d.tiny import save
+from tests.unet3d.test_validation import settings
+from tests.unet3d.tiny import save, write_knees
 from unet3d.data import resize_channels
 from unet3d.patches import slide
 from unet3d.prediction import Style, predict

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unet3d.tiny import save
+from tests.unet3d.tiny import write_knees
 from unet3d.data import to_labels
 from unet3d.losses import dice_coefficient, soft_dice
 from unet3d.model import build_unet
@@ -22,27 +22,6 @@ from unet3d.training import train
 # Keras copies variables in a way that NumPy 2 warns of.
 COPIES = "ignore:__array__ implementation:DeprecationWarning"
 pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings(COPIES)]
-
-LABELS = {"background": 0, "bone": 1, "cartilage": 2, "lesion": 3}
-
-
-def write_knees(data: Path, count: int = 6) -> Path:
-    """Scans of several sizes and spacings, with a lesion inside of the cartilage."""
-    for number in range(count):
-        rng = np.random.default_rng(number)
-        shape = (10, 9 + number % 3, 8)
-        labels = np.full(shape, 2, np.uint8)
-        labels[2:5, 2:6, 2:6], labels[7:9, 3:6, 2:5] = 1, 3
-        affine = np.diag([-0.8, -0.8, 1.0 + number % 2, 1])
-        for channel in range(2):
-            image = 100 + 40 * (channel + 1) * labels + rng.normal(0, 5, shape)
-            image[0] = 0
-            path = data / "imagesTr" / f"knee_{number}_{channel:04d}.nii.gz"
-            save(path, image.astype(np.float32), affine)
-        save(data / "labelsTr" / f"knee_{number}.nii.gz", labels, affine)
-    content = {"channel_names": {"0": "T1", "1": "T2"}, "labels": LABELS}
-    (data / "dataset.json").write_text(json.dumps(content))
-    return data
 
 
 def settings(data: Path, **changes: Any) -> Configuration:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from unet3d.reading import Images, Labels
 
+LABELS = {"background": 0, "bone": 1, "cartilage": 2, "lesion": 3}
+
 SHAPE = (6, 5, 4)  # (x, y, z), as stored
 LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 BRATS2017_ENDS = ("_flair", "_t1", "_t1ce", "_t2", "_seg")
@@ -75,3 +77,22 @@ def example(size: int = 8, seed: int = 0) -> tuple[Images, Labels]:
     images[0, 0, 0] = 0
     regions = (images[..., :3] > 0.5).astype(np.uint8)
     return images, regions
+
+
+def write_knees(data: Path, count: int = 6) -> Path:
+    """Scans of several sizes and spacings, with a lesion inside of the cartilage."""
+    for number in range(count):
+        rng = np.random.default_rng(number)
+        shape = (10, 9 + number % 3, 8)
+        labels = np.full(shape, 2, np.uint8)
+        labels[2:5, 2:6, 2:6], labels[7:9, 3:6, 2:5] = 1, 3
+        affine = np.diag([-0.8, -0.8, 1.0 + number % 2, 1])
+        for channel in range(2):
+            image = 100 + 40 * (channel + 1) * labels + rng.normal(0, 5, shape)
+            image[0] = 0
+            path = data / "imagesTr" / f"knee_{number}_{channel:04d}.nii.gz"
+            save(path, image.astype(np.float32), affine)
+        save(data / "labelsTr" / f"knee_{number}.nii.gz", labels, affine)
+    content = {"channel_names": {"0": "T1", "1": "T2"}, "labels": LABELS}
+    (data / "dataset.json").write_text(json.dumps(content))
+    return data

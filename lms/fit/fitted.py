@@ -519,7 +519,7 @@ class FittedFunction:
     def _keep(self, key: _Key, step: PreparedStep) -> None:
         """Keep a step; warn where noise that was drawn begins again, not in Keras."""
         if step.source.step.draws_noise:
-            # Of another trace, plain Keras would draw from its seed again too.
+            # Plain Keras draws from its seed again in another trace, too.
             known = (s for k, s in [*self._steps.items()] if k[0] == key[0])
             drew = [s.is_plain for s in known if s.calls or s.is_sure]
             if not all(step.is_plain and is_plain for is_plain in drew):
